@@ -26,14 +26,14 @@ if _version_not_supported:
 
 
 class AccessKeysStub:
-    """Access keys: who may call a cluster whose services run with `access = on`, and what for. They are
-    kept in etcd; every service holds a copy in memory and decides by it.
+    """Access keys: the permissions of callers in a cluster whose services run with `access = on`. Keys are
+    stored in etcd; each service has a copy in memory, by which it decides.
 
-    A key is a name and a secret. The secret never leaves its owner: he who makes it sends its
-    verifier, from which signatures can be checked and the secret cannot be had
+    A key is a name and a secret. Only the owner of the key has the secret. The creator of the key sends
+    a verifier to the cluster: services check signatures with it, and cannot compute the secret from it
     (rockoon_core/signature.py).
 
-    All calls need `admin` on `cluster`, but WatchKeys.
+    All calls except WatchKeys require `admin` on `cluster`.
     """
 
     def __init__(self, channel):
@@ -75,54 +75,55 @@ class AccessKeysStub:
 
 
 class AccessKeysServicer:
-    """Access keys: who may call a cluster whose services run with `access = on`, and what for. They are
-    kept in etcd; every service holds a copy in memory and decides by it.
+    """Access keys: the permissions of callers in a cluster whose services run with `access = on`. Keys are
+    stored in etcd; each service has a copy in memory, by which it decides.
 
-    A key is a name and a secret. The secret never leaves its owner: he who makes it sends its
-    verifier, from which signatures can be checked and the secret cannot be had
+    A key is a name and a secret. Only the owner of the key has the secret. The creator of the key sends
+    a verifier to the cluster: services check signatures with it, and cannot compute the secret from it
     (rockoon_core/signature.py).
 
-    All calls need `admin` on `cluster`, but WatchKeys.
+    All calls except WatchKeys require `admin` on `cluster`.
     """
 
     def CreateKey(self, request, context):
-        """Make a key.
+        """Create a key.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListKeys(self, request, context):
-        """Keys with what they may do, in the order of names, without verifiers.
+        """Keys with their permissions, in the order of names, without verifiers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateKey(self, request, context):
-        """Grant, revoke, enable, disable, describe; all of it at once, or none.
+        """Grant or revoke permissions, enable or disable the key, and change its description. Either all of
+        these changes are made, or none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RotateKey(self, request, context):
-        """Give a key another secret; the former one goes on for a while.
+        """Replace the secret of a key. The former secret stays valid for a limited time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteKey(self, request, context):
-        """Delete a key. What is open in its name ends.
+        """Delete a key. Open calls and connections of this key end.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchKeys(self, request, context):
-        """All keys with their verifiers, now and whenever one changes. For services only: the caller has
-        to sign with the cluster secret.
+        """All keys with their verifiers, now and after each change. For services only: the caller must sign
+        with the cluster secret.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -170,14 +171,14 @@ def add_AccessKeysServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AccessKeys:
-    """Access keys: who may call a cluster whose services run with `access = on`, and what for. They are
-    kept in etcd; every service holds a copy in memory and decides by it.
+    """Access keys: the permissions of callers in a cluster whose services run with `access = on`. Keys are
+    stored in etcd; each service has a copy in memory, by which it decides.
 
-    A key is a name and a secret. The secret never leaves its owner: he who makes it sends its
-    verifier, from which signatures can be checked and the secret cannot be had
+    A key is a name and a secret. Only the owner of the key has the secret. The creator of the key sends
+    a verifier to the cluster: services check signatures with it, and cannot compute the secret from it
     (rockoon_core/signature.py).
 
-    All calls need `admin` on `cluster`, but WatchKeys.
+    All calls except WatchKeys require `admin` on `cluster`.
     """
 
     @staticmethod

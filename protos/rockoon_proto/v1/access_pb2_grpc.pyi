@@ -27,14 +27,14 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class AccessKeysStub:
-    """Access keys: who may call a cluster whose services run with `access = on`, and what for. They are
-    kept in etcd; every service holds a copy in memory and decides by it.
+    """Access keys: the permissions of callers in a cluster whose services run with `access = on`. Keys are
+    stored in etcd; each service has a copy in memory, by which it decides.
 
-    A key is a name and a secret. The secret never leaves its owner: he who makes it sends its
-    verifier, from which signatures can be checked and the secret cannot be had
+    A key is a name and a secret. Only the owner of the key has the secret. The creator of the key sends
+    a verifier to the cluster: services check signatures with it, and cannot compute the secret from it
     (rockoon_core/signature.py).
 
-    All calls need `admin` on `cluster`, but WatchKeys.
+    All calls except WatchKeys require `admin` on `cluster`.
     """
 
     @_typing.overload
@@ -42,57 +42,61 @@ class AccessKeysStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AccessKeysAsyncStub: ...
     CreateKey: _grpc.UnaryUnaryMultiCallable[_access_pb2.CreateKeyRequest, _access_pb2.KeyReply]
-    """Make a key."""
+    """Create a key."""
     ListKeys: _grpc.UnaryUnaryMultiCallable[_access_pb2.ListKeysRequest, _access_pb2.ListKeysReply]
-    """Keys with what they may do, in the order of names, without verifiers."""
+    """Keys with their permissions, in the order of names, without verifiers."""
     UpdateKey: _grpc.UnaryUnaryMultiCallable[_access_pb2.UpdateKeyRequest, _access_pb2.KeyReply]
-    """Grant, revoke, enable, disable, describe; all of it at once, or none."""
+    """Grant or revoke permissions, enable or disable the key, and change its description. Either all of
+    these changes are made, or none.
+    """
     RotateKey: _grpc.UnaryUnaryMultiCallable[_access_pb2.RotateKeyRequest, _access_pb2.KeyReply]
-    """Give a key another secret; the former one goes on for a while."""
+    """Replace the secret of a key. The former secret stays valid for a limited time."""
     DeleteKey: _grpc.UnaryUnaryMultiCallable[_access_pb2.DeleteKeyRequest, _access_pb2.DeleteKeyReply]
-    """Delete a key. What is open in its name ends."""
+    """Delete a key. Open calls and connections of this key end."""
     WatchKeys: _grpc.UnaryStreamMultiCallable[_access_pb2.WatchKeysRequest, _access_pb2.KeysUpdate]
-    """All keys with their verifiers, now and whenever one changes. For services only: the caller has
-    to sign with the cluster secret.
+    """All keys with their verifiers, now and after each change. For services only: the caller must sign
+    with the cluster secret.
     """
 
 @_typing.type_check_only
 class AccessKeysAsyncStub(AccessKeysStub):
-    """Access keys: who may call a cluster whose services run with `access = on`, and what for. They are
-    kept in etcd; every service holds a copy in memory and decides by it.
+    """Access keys: the permissions of callers in a cluster whose services run with `access = on`. Keys are
+    stored in etcd; each service has a copy in memory, by which it decides.
 
-    A key is a name and a secret. The secret never leaves its owner: he who makes it sends its
-    verifier, from which signatures can be checked and the secret cannot be had
+    A key is a name and a secret. Only the owner of the key has the secret. The creator of the key sends
+    a verifier to the cluster: services check signatures with it, and cannot compute the secret from it
     (rockoon_core/signature.py).
 
-    All calls need `admin` on `cluster`, but WatchKeys.
+    All calls except WatchKeys require `admin` on `cluster`.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateKey: _aio.UnaryUnaryMultiCallable[_access_pb2.CreateKeyRequest, _access_pb2.KeyReply]  # type: ignore[assignment]
-    """Make a key."""
+    """Create a key."""
     ListKeys: _aio.UnaryUnaryMultiCallable[_access_pb2.ListKeysRequest, _access_pb2.ListKeysReply]  # type: ignore[assignment]
-    """Keys with what they may do, in the order of names, without verifiers."""
+    """Keys with their permissions, in the order of names, without verifiers."""
     UpdateKey: _aio.UnaryUnaryMultiCallable[_access_pb2.UpdateKeyRequest, _access_pb2.KeyReply]  # type: ignore[assignment]
-    """Grant, revoke, enable, disable, describe; all of it at once, or none."""
+    """Grant or revoke permissions, enable or disable the key, and change its description. Either all of
+    these changes are made, or none.
+    """
     RotateKey: _aio.UnaryUnaryMultiCallable[_access_pb2.RotateKeyRequest, _access_pb2.KeyReply]  # type: ignore[assignment]
-    """Give a key another secret; the former one goes on for a while."""
+    """Replace the secret of a key. The former secret stays valid for a limited time."""
     DeleteKey: _aio.UnaryUnaryMultiCallable[_access_pb2.DeleteKeyRequest, _access_pb2.DeleteKeyReply]  # type: ignore[assignment]
-    """Delete a key. What is open in its name ends."""
+    """Delete a key. Open calls and connections of this key end."""
     WatchKeys: _aio.UnaryStreamMultiCallable[_access_pb2.WatchKeysRequest, _access_pb2.KeysUpdate]  # type: ignore[assignment]
-    """All keys with their verifiers, now and whenever one changes. For services only: the caller has
-    to sign with the cluster secret.
+    """All keys with their verifiers, now and after each change. For services only: the caller must sign
+    with the cluster secret.
     """
 
 class AccessKeysServicer(metaclass=_abc_1.ABCMeta):
-    """Access keys: who may call a cluster whose services run with `access = on`, and what for. They are
-    kept in etcd; every service holds a copy in memory and decides by it.
+    """Access keys: the permissions of callers in a cluster whose services run with `access = on`. Keys are
+    stored in etcd; each service has a copy in memory, by which it decides.
 
-    A key is a name and a secret. The secret never leaves its owner: he who makes it sends its
-    verifier, from which signatures can be checked and the secret cannot be had
+    A key is a name and a secret. Only the owner of the key has the secret. The creator of the key sends
+    a verifier to the cluster: services check signatures with it, and cannot compute the secret from it
     (rockoon_core/signature.py).
 
-    All calls need `admin` on `cluster`, but WatchKeys.
+    All calls except WatchKeys require `admin` on `cluster`.
     """
 
     @_abc_1.abstractmethod
@@ -101,7 +105,7 @@ class AccessKeysServicer(metaclass=_abc_1.ABCMeta):
         request: _access_pb2.CreateKeyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_access_pb2.KeyReply, _abc.Awaitable[_access_pb2.KeyReply]]:
-        """Make a key."""
+        """Create a key."""
 
     @_abc_1.abstractmethod
     def ListKeys(
@@ -109,7 +113,7 @@ class AccessKeysServicer(metaclass=_abc_1.ABCMeta):
         request: _access_pb2.ListKeysRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_access_pb2.ListKeysReply, _abc.Awaitable[_access_pb2.ListKeysReply]]:
-        """Keys with what they may do, in the order of names, without verifiers."""
+        """Keys with their permissions, in the order of names, without verifiers."""
 
     @_abc_1.abstractmethod
     def UpdateKey(
@@ -117,7 +121,9 @@ class AccessKeysServicer(metaclass=_abc_1.ABCMeta):
         request: _access_pb2.UpdateKeyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_access_pb2.KeyReply, _abc.Awaitable[_access_pb2.KeyReply]]:
-        """Grant, revoke, enable, disable, describe; all of it at once, or none."""
+        """Grant or revoke permissions, enable or disable the key, and change its description. Either all of
+        these changes are made, or none.
+        """
 
     @_abc_1.abstractmethod
     def RotateKey(
@@ -125,7 +131,7 @@ class AccessKeysServicer(metaclass=_abc_1.ABCMeta):
         request: _access_pb2.RotateKeyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_access_pb2.KeyReply, _abc.Awaitable[_access_pb2.KeyReply]]:
-        """Give a key another secret; the former one goes on for a while."""
+        """Replace the secret of a key. The former secret stays valid for a limited time."""
 
     @_abc_1.abstractmethod
     def DeleteKey(
@@ -133,7 +139,7 @@ class AccessKeysServicer(metaclass=_abc_1.ABCMeta):
         request: _access_pb2.DeleteKeyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_access_pb2.DeleteKeyReply, _abc.Awaitable[_access_pb2.DeleteKeyReply]]:
-        """Delete a key. What is open in its name ends."""
+        """Delete a key. Open calls and connections of this key end."""
 
     @_abc_1.abstractmethod
     def WatchKeys(
@@ -141,8 +147,8 @@ class AccessKeysServicer(metaclass=_abc_1.ABCMeta):
         request: _access_pb2.WatchKeysRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_access_pb2.KeysUpdate], _abc.AsyncIterator[_access_pb2.KeysUpdate]]:
-        """All keys with their verifiers, now and whenever one changes. For services only: the caller has
-        to sign with the cluster secret.
+        """All keys with their verifiers, now and after each change. For services only: the caller must sign
+        with the cluster secret.
         """
 
 def add_AccessKeysServicer_to_server(servicer: AccessKeysServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -26,10 +26,10 @@ if _version_not_supported:
 
 
 class BrokerStub:
-    """The log: one CommitLog per broker, indexed by a ConsumeQueue per message queue.
+    """The log of a broker: one CommitLog per broker, indexed by a ConsumeQueue per message queue.
 
-    Batches are the unit of work. `frames` are CommitLog records back to back in their stored form
-    (RocketMQ's record format, V1 or V2); `record_lengths` are their sizes, packed little-endian
+    Messages are sent and stored in batches. `frames` are CommitLog records back to back in their stored
+    form (RocketMQ's record format, V1 or V2); `record_lengths` are their sizes, packed little-endian
     unsigned 32-bit. A caller may send the metadata key `rockoon-cluster`.
     """
 
@@ -152,41 +152,42 @@ class BrokerStub:
 
 
 class BrokerServicer:
-    """The log: one CommitLog per broker, indexed by a ConsumeQueue per message queue.
+    """The log of a broker: one CommitLog per broker, indexed by a ConsumeQueue per message queue.
 
-    Batches are the unit of work. `frames` are CommitLog records back to back in their stored form
-    (RocketMQ's record format, V1 or V2); `record_lengths` are their sizes, packed little-endian
+    Messages are sent and stored in batches. `frames` are CommitLog records back to back in their stored
+    form (RocketMQ's record format, V1 or V2); `record_lengths` are their sizes, packed little-endian
     unsigned 32-bit. A caller may send the metadata key `rockoon-cluster`.
     """
 
     def Append(self, request, context):
-        """Append one batch to one queue. Answered when it is as durable as the broker's flush setting
-        says (sync: on disk).
+        """Append one batch to one queue. The broker answers when the batch is as durable as its flush setting
+        requires (sync: on disk).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AppendStream(self, request_iterator, context):
-        """The same on a stream: many requests may be in flight, and a request may have several batches.
-        Replies have the order of the requests. The reply to a refused batch has an error; the stream
-        continues.
+        """Append on a stream: a caller may send further requests before a reply, and a request may have
+        several batches. Replies have the order of the requests. The reply to a refused batch has an error;
+        the stream continues.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Pull(self, request, context):
-        """Messages of one queue from an offset on; waits for some to arrive when there are none yet.
+        """Messages of one queue from an offset on. If there are none yet, the broker waits for the next ones.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PullStream(self, request_iterator, context):
-        """The same of many queues, on one stream for each reader: it subscribes queues and gives credit, the
-        broker sends batches as they come. What becomes of one queue is told in its answers; only what
-        concerns all of them ends the stream. A broker that sends nothing for ten seconds is gone.
+        """Messages of many queues on one stream: the reader subscribes to queues and grants credit, and the
+        broker sends batches when messages arrive. An error of one queue is in an answer for this queue;
+        only errors that concern all queues end the stream. If a broker sends nothing for ten seconds, the
+        reader treats it as unreachable.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -200,18 +201,18 @@ class BrokerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SendBack(self, request, context):
-        """Take back messages that a consumer of a group failed on: each is stored again in the group's
-        retry topic, to come after a delay, or in its dead-letter topic when it has failed too often.
-        Answered when they are as durable as the broker's flush setting says. A call whose answer is
-        lost can have been done: repeated, it brings messages twice.
+        """Send back messages that a consumer could not process. The broker stores each message again: in the
+        retry topic of the group, for delivery after a delay, or, if it has failed too often, in the
+        dead-letter topic. It answers when the messages are as durable as its flush setting requires. If
+        the reply is lost, the messages may be stored; a repeated call stores them twice.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def QueueStatus(self, request, context):
-        """Ends, times and residency of some queues. What is said of one queue is from one moment; other
-        calls are served in between, so a later queue of the list may be some milliseconds newer.
+        """Ends, store times and residency of some queues. The values of one queue are of one moment. Other
+        calls may run between two queues, so the values of later queues may be some milliseconds newer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -225,105 +226,107 @@ class BrokerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def EndTransaction(self, request, context):
-        """Say what becomes of a half message (AppendRequest.handling = HALF): commit makes it a message of
-        its topic, rollback drops it. Answered when that is as durable as the broker's flush setting
-        says. Saying the same again gets the same answer, so a call whose answer was lost is repeated.
+        """Commit or roll back a half message (AppendRequest.handling = HALF). A commit stores it in its
+        topic; a rollback drops it. The broker answers when this is as durable as its flush setting
+        requires. A repeated call with the same resolution gets the same reply, so a caller repeats it if
+        the reply was lost.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CheckTransactions(self, request, context):
-        """A producer of a group offers to say what became of half messages whose sender has not. Runs
-        until either side ends it; each half message that is due goes to one of the group's callers.
+        """A producer of a group receives checks for half messages that their senders have not ended. The
+        stream runs until either side ends it. Each half message that is due is sent to one of the group's
+        callers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListTransactions(self, request, context):
-        """Half messages that wait for their end, oldest first, for tools.
+        """Half messages of open transactions, oldest first, for tools.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CancelDelayed(self, request, context):
-        """Take back a delayed message that was not delivered yet. Answered when that is as durable as the
-        broker's flush setting says: it will never be delivered then.
+        """Cancel a delayed message that was not delivered yet. The broker answers when this is as durable as
+        its flush setting requires; the message is never delivered after that.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListDelayed(self, request, context):
-        """Delayed messages that wait for their time, those that are due next, for tools.
+        """Delayed messages that are not due yet, the next ones first, for tools.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def QueryMessages(self, request, context):
-        """Messages by a key that their producer gave them, or by their unique id, newest first.
+        """Messages by a key that their producer set, or by their unique id, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReadLog(self, request, context):
-        """The log itself from a physical offset on: the records of all topics in the order in which they
-        were stored, the broker's own topics and write-only ones among them, or those of some topics.
-        For tools that read much of the log; consumers pull.
+        """The log from a physical offset on: the records of all topics in the order in which they were
+        stored, including internal and write-only topics; or the records of some topics. For tools that
+        read much of the log; consumers pull.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeCompaction(self, request, context):
-        """What a job that compacts, or reads what was compacted, has to know: the generation in force, the
-        topics, and how far the log may be compacted.
+        """Input of a job that compacts, or that reads compacted messages: the current generation, the
+        compacted topics, and the end of the log that may be compacted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReadGeneration(self, request, context):
-        """Bytes of a file of the generation in force, or of one before that, which stays for some minutes.
-        GENERATION_NOT_FOUND when it is gone, or never was in force.
+        """Bytes of a file of the current generation, or of the one before it, which the broker keeps for some
+        minutes. GENERATION_NOT_FOUND if it was removed, or was never published.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PutGenerationFile(self, request_iterator, context):
-        """Hand over a file of a generation to be. Answered when the file is on disk. It is seen whole or
-        not at all; sent again, under the same name, it replaces the one before. BUSY while too many
-        uploads are under way, STORE_NOT_WRITABLE when the disk has no room for it.
+        """Upload a file of a generation that is not published yet. The broker answers when the file is on
+        disk. A file is either complete or does not exist; another file with the same name replaces it.
+        BUSY if there are too many uploads, STORE_NOT_WRITABLE if the disk has no space for it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PublishGeneration(self, request, context):
-        """Verify the generation whose files were handed over, and take it into force. Answered when it is,
-        durably; GENERATION_REFUSED says why not, and the upload is gone then. It takes as long as
-        reading the files does, and goes on when the caller gives up: the same call again waits for the
-        same end, or gets the same answer.
+        """Verify an uploaded generation, and make it the current one. The broker answers when this is
+        durable. GENERATION_REFUSED has the reason of a refusal; the broker then has removed the upload.
+        The broker reads all files, and continues if the caller cancels the call: a repeated call waits for
+        the same result, or gets it at once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DiscardGeneration(self, request, context):
-        """Remove the files of an upload that will not be published. Nobody has to: an upload that is left
-        alone for an hour is removed, and so is every one when the broker starts.
+        """Remove the files of an upload that will not be published. Optional: the broker removes an upload
+        that gets no file for an hour. Uploads survive a restart of the broker.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeBroker(self, request, context):
-        """What the broker is doing, for status pages.
+        """State of the broker, for status pages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -458,10 +461,10 @@ def add_BrokerServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Broker:
-    """The log: one CommitLog per broker, indexed by a ConsumeQueue per message queue.
+    """The log of a broker: one CommitLog per broker, indexed by a ConsumeQueue per message queue.
 
-    Batches are the unit of work. `frames` are CommitLog records back to back in their stored form
-    (RocketMQ's record format, V1 or V2); `record_lengths` are their sizes, packed little-endian
+    Messages are sent and stored in batches. `frames` are CommitLog records back to back in their stored
+    form (RocketMQ's record format, V1 or V2); `record_lengths` are their sizes, packed little-endian
     unsigned 32-bit. A caller may send the metadata key `rockoon-cluster`.
     """
 

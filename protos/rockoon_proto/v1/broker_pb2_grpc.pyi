@@ -27,10 +27,10 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class BrokerStub:
-    """The log: one CommitLog per broker, indexed by a ConsumeQueue per message queue.
+    """The log of a broker: one CommitLog per broker, indexed by a ConsumeQueue per message queue.
 
-    Batches are the unit of work. `frames` are CommitLog records back to back in their stored form
-    (RocketMQ's record format, V1 or V2); `record_lengths` are their sizes, packed little-endian
+    Messages are sent and stored in batches. `frames` are CommitLog records back to back in their stored
+    form (RocketMQ's record format, V1 or V2); `record_lengths` are their sizes, packed little-endian
     unsigned 32-bit. A caller may send the metadata key `rockoon-cluster`.
     """
 
@@ -39,184 +39,190 @@ class BrokerStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> BrokerAsyncStub: ...
     Append: _grpc.UnaryUnaryMultiCallable[_broker_pb2.AppendRequest, _broker_pb2.AppendReply]
-    """Append one batch to one queue. Answered when it is as durable as the broker's flush setting
-    says (sync: on disk).
+    """Append one batch to one queue. The broker answers when the batch is as durable as its flush setting
+    requires (sync: on disk).
     """
     AppendStream: _grpc.StreamStreamMultiCallable[_broker_pb2.AppendRequest, _broker_pb2.AppendReply]
-    """The same on a stream: many requests may be in flight, and a request may have several batches.
-    Replies have the order of the requests. The reply to a refused batch has an error; the stream
-    continues.
+    """Append on a stream: a caller may send further requests before a reply, and a request may have
+    several batches. Replies have the order of the requests. The reply to a refused batch has an error;
+    the stream continues.
     """
     Pull: _grpc.UnaryUnaryMultiCallable[_broker_pb2.PullRequest, _broker_pb2.PullReply]
-    """Messages of one queue from an offset on; waits for some to arrive when there are none yet."""
+    """Messages of one queue from an offset on. If there are none yet, the broker waits for the next ones."""
     PullStream: _grpc.StreamStreamMultiCallable[_broker_pb2.PullStreamRequest, _broker_pb2.PullStreamReply]
-    """The same of many queues, on one stream for each reader: it subscribes queues and gives credit, the
-    broker sends batches as they come. What becomes of one queue is told in its answers; only what
-    concerns all of them ends the stream. A broker that sends nothing for ten seconds is gone.
+    """Messages of many queues on one stream: the reader subscribes to queues and grants credit, and the
+    broker sends batches when messages arrive. An error of one queue is in an answer for this queue;
+    only errors that concern all queues end the stream. If a broker sends nothing for ten seconds, the
+    reader treats it as unreachable.
     """
     Read: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ReadRequest, _broker_pb2.ReadReply]
     """Messages by queue offset, or one message by its id."""
     SendBack: _grpc.UnaryUnaryMultiCallable[_broker_pb2.SendBackRequest, _broker_pb2.SendBackReply]
-    """Take back messages that a consumer of a group failed on: each is stored again in the group's
-    retry topic, to come after a delay, or in its dead-letter topic when it has failed too often.
-    Answered when they are as durable as the broker's flush setting says. A call whose answer is
-    lost can have been done: repeated, it brings messages twice.
+    """Send back messages that a consumer could not process. The broker stores each message again: in the
+    retry topic of the group, for delivery after a delay, or, if it has failed too often, in the
+    dead-letter topic. It answers when the messages are as durable as its flush setting requires. If
+    the reply is lost, the messages may be stored; a repeated call stores them twice.
     """
     QueueStatus: _grpc.UnaryUnaryMultiCallable[_broker_pb2.QueueStatusRequest, _broker_pb2.QueueStatusReply]
-    """Ends, times and residency of some queues. What is said of one queue is from one moment; other
-    calls are served in between, so a later queue of the list may be some milliseconds newer.
+    """Ends, store times and residency of some queues. The values of one queue are of one moment. Other
+    calls may run between two queues, so the values of later queues may be some milliseconds newer.
     """
     SearchOffset: _grpc.UnaryUnaryMultiCallable[_broker_pb2.SearchOffsetRequest, _broker_pb2.SearchOffsetReply]
     """Queue offsets for a time."""
     EndTransaction: _grpc.UnaryUnaryMultiCallable[_broker_pb2.EndTransactionRequest, _broker_pb2.EndTransactionReply]
-    """Say what becomes of a half message (AppendRequest.handling = HALF): commit makes it a message of
-    its topic, rollback drops it. Answered when that is as durable as the broker's flush setting
-    says. Saying the same again gets the same answer, so a call whose answer was lost is repeated.
+    """Commit or roll back a half message (AppendRequest.handling = HALF). A commit stores it in its
+    topic; a rollback drops it. The broker answers when this is as durable as its flush setting
+    requires. A repeated call with the same resolution gets the same reply, so a caller repeats it if
+    the reply was lost.
     """
     CheckTransactions: _grpc.UnaryStreamMultiCallable[_broker_pb2.CheckTransactionsRequest, _broker_pb2.TransactionCheck]
-    """A producer of a group offers to say what became of half messages whose sender has not. Runs
-    until either side ends it; each half message that is due goes to one of the group's callers.
+    """A producer of a group receives checks for half messages that their senders have not ended. The
+    stream runs until either side ends it. Each half message that is due is sent to one of the group's
+    callers.
     """
     ListTransactions: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ListTransactionsRequest, _broker_pb2.ListTransactionsReply]
-    """Half messages that wait for their end, oldest first, for tools."""
+    """Half messages of open transactions, oldest first, for tools."""
     CancelDelayed: _grpc.UnaryUnaryMultiCallable[_broker_pb2.CancelDelayedRequest, _broker_pb2.CancelDelayedReply]
-    """Take back a delayed message that was not delivered yet. Answered when that is as durable as the
-    broker's flush setting says: it will never be delivered then.
+    """Cancel a delayed message that was not delivered yet. The broker answers when this is as durable as
+    its flush setting requires; the message is never delivered after that.
     """
     ListDelayed: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ListDelayedRequest, _broker_pb2.ListDelayedReply]
-    """Delayed messages that wait for their time, those that are due next, for tools."""
+    """Delayed messages that are not due yet, the next ones first, for tools."""
     QueryMessages: _grpc.UnaryUnaryMultiCallable[_broker_pb2.QueryMessagesRequest, _broker_pb2.QueryMessagesReply]
-    """Messages by a key that their producer gave them, or by their unique id, newest first."""
+    """Messages by a key that their producer set, or by their unique id, newest first."""
     ReadLog: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ReadLogRequest, _broker_pb2.ReadLogReply]
-    """The log itself from a physical offset on: the records of all topics in the order in which they
-    were stored, the broker's own topics and write-only ones among them, or those of some topics.
-    For tools that read much of the log; consumers pull.
+    """The log from a physical offset on: the records of all topics in the order in which they were
+    stored, including internal and write-only topics; or the records of some topics. For tools that
+    read much of the log; consumers pull.
     """
     DescribeCompaction: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DescribeCompactionRequest, _broker_pb2.DescribeCompactionReply]
-    """What a job that compacts, or reads what was compacted, has to know: the generation in force, the
-    topics, and how far the log may be compacted.
+    """Input of a job that compacts, or that reads compacted messages: the current generation, the
+    compacted topics, and the end of the log that may be compacted.
     """
     ReadGeneration: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ReadGenerationRequest, _broker_pb2.ReadGenerationReply]
-    """Bytes of a file of the generation in force, or of one before that, which stays for some minutes.
-    GENERATION_NOT_FOUND when it is gone, or never was in force.
+    """Bytes of a file of the current generation, or of the one before it, which the broker keeps for some
+    minutes. GENERATION_NOT_FOUND if it was removed, or was never published.
     """
     PutGenerationFile: _grpc.StreamUnaryMultiCallable[_broker_pb2.PutGenerationFileRequest, _broker_pb2.PutGenerationFileReply]
-    """Hand over a file of a generation to be. Answered when the file is on disk. It is seen whole or
-    not at all; sent again, under the same name, it replaces the one before. BUSY while too many
-    uploads are under way, STORE_NOT_WRITABLE when the disk has no room for it.
+    """Upload a file of a generation that is not published yet. The broker answers when the file is on
+    disk. A file is either complete or does not exist; another file with the same name replaces it.
+    BUSY if there are too many uploads, STORE_NOT_WRITABLE if the disk has no space for it.
     """
     PublishGeneration: _grpc.UnaryUnaryMultiCallable[_broker_pb2.PublishGenerationRequest, _broker_pb2.PublishGenerationReply]
-    """Verify the generation whose files were handed over, and take it into force. Answered when it is,
-    durably; GENERATION_REFUSED says why not, and the upload is gone then. It takes as long as
-    reading the files does, and goes on when the caller gives up: the same call again waits for the
-    same end, or gets the same answer.
+    """Verify an uploaded generation, and make it the current one. The broker answers when this is
+    durable. GENERATION_REFUSED has the reason of a refusal; the broker then has removed the upload.
+    The broker reads all files, and continues if the caller cancels the call: a repeated call waits for
+    the same result, or gets it at once.
     """
     DiscardGeneration: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DiscardGenerationRequest, _broker_pb2.DiscardGenerationReply]
-    """Remove the files of an upload that will not be published. Nobody has to: an upload that is left
-    alone for an hour is removed, and so is every one when the broker starts.
+    """Remove the files of an upload that will not be published. Optional: the broker removes an upload
+    that gets no file for an hour. Uploads survive a restart of the broker.
     """
     DescribeBroker: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DescribeBrokerRequest, _broker_pb2.DescribeBrokerReply]
-    """What the broker is doing, for status pages."""
+    """State of the broker, for status pages."""
     DescribeDrain: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DescribeDrainRequest, _broker_pb2.DescribeDrainReply]
     """The remaining messages of a broker that is drained."""
 
 @_typing.type_check_only
 class BrokerAsyncStub(BrokerStub):
-    """The log: one CommitLog per broker, indexed by a ConsumeQueue per message queue.
+    """The log of a broker: one CommitLog per broker, indexed by a ConsumeQueue per message queue.
 
-    Batches are the unit of work. `frames` are CommitLog records back to back in their stored form
-    (RocketMQ's record format, V1 or V2); `record_lengths` are their sizes, packed little-endian
+    Messages are sent and stored in batches. `frames` are CommitLog records back to back in their stored
+    form (RocketMQ's record format, V1 or V2); `record_lengths` are their sizes, packed little-endian
     unsigned 32-bit. A caller may send the metadata key `rockoon-cluster`.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Append: _aio.UnaryUnaryMultiCallable[_broker_pb2.AppendRequest, _broker_pb2.AppendReply]  # type: ignore[assignment]
-    """Append one batch to one queue. Answered when it is as durable as the broker's flush setting
-    says (sync: on disk).
+    """Append one batch to one queue. The broker answers when the batch is as durable as its flush setting
+    requires (sync: on disk).
     """
     AppendStream: _aio.StreamStreamMultiCallable[_broker_pb2.AppendRequest, _broker_pb2.AppendReply]  # type: ignore[assignment]
-    """The same on a stream: many requests may be in flight, and a request may have several batches.
-    Replies have the order of the requests. The reply to a refused batch has an error; the stream
-    continues.
+    """Append on a stream: a caller may send further requests before a reply, and a request may have
+    several batches. Replies have the order of the requests. The reply to a refused batch has an error;
+    the stream continues.
     """
     Pull: _aio.UnaryUnaryMultiCallable[_broker_pb2.PullRequest, _broker_pb2.PullReply]  # type: ignore[assignment]
-    """Messages of one queue from an offset on; waits for some to arrive when there are none yet."""
+    """Messages of one queue from an offset on. If there are none yet, the broker waits for the next ones."""
     PullStream: _aio.StreamStreamMultiCallable[_broker_pb2.PullStreamRequest, _broker_pb2.PullStreamReply]  # type: ignore[assignment]
-    """The same of many queues, on one stream for each reader: it subscribes queues and gives credit, the
-    broker sends batches as they come. What becomes of one queue is told in its answers; only what
-    concerns all of them ends the stream. A broker that sends nothing for ten seconds is gone.
+    """Messages of many queues on one stream: the reader subscribes to queues and grants credit, and the
+    broker sends batches when messages arrive. An error of one queue is in an answer for this queue;
+    only errors that concern all queues end the stream. If a broker sends nothing for ten seconds, the
+    reader treats it as unreachable.
     """
     Read: _aio.UnaryUnaryMultiCallable[_broker_pb2.ReadRequest, _broker_pb2.ReadReply]  # type: ignore[assignment]
     """Messages by queue offset, or one message by its id."""
     SendBack: _aio.UnaryUnaryMultiCallable[_broker_pb2.SendBackRequest, _broker_pb2.SendBackReply]  # type: ignore[assignment]
-    """Take back messages that a consumer of a group failed on: each is stored again in the group's
-    retry topic, to come after a delay, or in its dead-letter topic when it has failed too often.
-    Answered when they are as durable as the broker's flush setting says. A call whose answer is
-    lost can have been done: repeated, it brings messages twice.
+    """Send back messages that a consumer could not process. The broker stores each message again: in the
+    retry topic of the group, for delivery after a delay, or, if it has failed too often, in the
+    dead-letter topic. It answers when the messages are as durable as its flush setting requires. If
+    the reply is lost, the messages may be stored; a repeated call stores them twice.
     """
     QueueStatus: _aio.UnaryUnaryMultiCallable[_broker_pb2.QueueStatusRequest, _broker_pb2.QueueStatusReply]  # type: ignore[assignment]
-    """Ends, times and residency of some queues. What is said of one queue is from one moment; other
-    calls are served in between, so a later queue of the list may be some milliseconds newer.
+    """Ends, store times and residency of some queues. The values of one queue are of one moment. Other
+    calls may run between two queues, so the values of later queues may be some milliseconds newer.
     """
     SearchOffset: _aio.UnaryUnaryMultiCallable[_broker_pb2.SearchOffsetRequest, _broker_pb2.SearchOffsetReply]  # type: ignore[assignment]
     """Queue offsets for a time."""
     EndTransaction: _aio.UnaryUnaryMultiCallable[_broker_pb2.EndTransactionRequest, _broker_pb2.EndTransactionReply]  # type: ignore[assignment]
-    """Say what becomes of a half message (AppendRequest.handling = HALF): commit makes it a message of
-    its topic, rollback drops it. Answered when that is as durable as the broker's flush setting
-    says. Saying the same again gets the same answer, so a call whose answer was lost is repeated.
+    """Commit or roll back a half message (AppendRequest.handling = HALF). A commit stores it in its
+    topic; a rollback drops it. The broker answers when this is as durable as its flush setting
+    requires. A repeated call with the same resolution gets the same reply, so a caller repeats it if
+    the reply was lost.
     """
     CheckTransactions: _aio.UnaryStreamMultiCallable[_broker_pb2.CheckTransactionsRequest, _broker_pb2.TransactionCheck]  # type: ignore[assignment]
-    """A producer of a group offers to say what became of half messages whose sender has not. Runs
-    until either side ends it; each half message that is due goes to one of the group's callers.
+    """A producer of a group receives checks for half messages that their senders have not ended. The
+    stream runs until either side ends it. Each half message that is due is sent to one of the group's
+    callers.
     """
     ListTransactions: _aio.UnaryUnaryMultiCallable[_broker_pb2.ListTransactionsRequest, _broker_pb2.ListTransactionsReply]  # type: ignore[assignment]
-    """Half messages that wait for their end, oldest first, for tools."""
+    """Half messages of open transactions, oldest first, for tools."""
     CancelDelayed: _aio.UnaryUnaryMultiCallable[_broker_pb2.CancelDelayedRequest, _broker_pb2.CancelDelayedReply]  # type: ignore[assignment]
-    """Take back a delayed message that was not delivered yet. Answered when that is as durable as the
-    broker's flush setting says: it will never be delivered then.
+    """Cancel a delayed message that was not delivered yet. The broker answers when this is as durable as
+    its flush setting requires; the message is never delivered after that.
     """
     ListDelayed: _aio.UnaryUnaryMultiCallable[_broker_pb2.ListDelayedRequest, _broker_pb2.ListDelayedReply]  # type: ignore[assignment]
-    """Delayed messages that wait for their time, those that are due next, for tools."""
+    """Delayed messages that are not due yet, the next ones first, for tools."""
     QueryMessages: _aio.UnaryUnaryMultiCallable[_broker_pb2.QueryMessagesRequest, _broker_pb2.QueryMessagesReply]  # type: ignore[assignment]
-    """Messages by a key that their producer gave them, or by their unique id, newest first."""
+    """Messages by a key that their producer set, or by their unique id, newest first."""
     ReadLog: _aio.UnaryUnaryMultiCallable[_broker_pb2.ReadLogRequest, _broker_pb2.ReadLogReply]  # type: ignore[assignment]
-    """The log itself from a physical offset on: the records of all topics in the order in which they
-    were stored, the broker's own topics and write-only ones among them, or those of some topics.
-    For tools that read much of the log; consumers pull.
+    """The log from a physical offset on: the records of all topics in the order in which they were
+    stored, including internal and write-only topics; or the records of some topics. For tools that
+    read much of the log; consumers pull.
     """
     DescribeCompaction: _aio.UnaryUnaryMultiCallable[_broker_pb2.DescribeCompactionRequest, _broker_pb2.DescribeCompactionReply]  # type: ignore[assignment]
-    """What a job that compacts, or reads what was compacted, has to know: the generation in force, the
-    topics, and how far the log may be compacted.
+    """Input of a job that compacts, or that reads compacted messages: the current generation, the
+    compacted topics, and the end of the log that may be compacted.
     """
     ReadGeneration: _aio.UnaryUnaryMultiCallable[_broker_pb2.ReadGenerationRequest, _broker_pb2.ReadGenerationReply]  # type: ignore[assignment]
-    """Bytes of a file of the generation in force, or of one before that, which stays for some minutes.
-    GENERATION_NOT_FOUND when it is gone, or never was in force.
+    """Bytes of a file of the current generation, or of the one before it, which the broker keeps for some
+    minutes. GENERATION_NOT_FOUND if it was removed, or was never published.
     """
     PutGenerationFile: _aio.StreamUnaryMultiCallable[_broker_pb2.PutGenerationFileRequest, _broker_pb2.PutGenerationFileReply]  # type: ignore[assignment]
-    """Hand over a file of a generation to be. Answered when the file is on disk. It is seen whole or
-    not at all; sent again, under the same name, it replaces the one before. BUSY while too many
-    uploads are under way, STORE_NOT_WRITABLE when the disk has no room for it.
+    """Upload a file of a generation that is not published yet. The broker answers when the file is on
+    disk. A file is either complete or does not exist; another file with the same name replaces it.
+    BUSY if there are too many uploads, STORE_NOT_WRITABLE if the disk has no space for it.
     """
     PublishGeneration: _aio.UnaryUnaryMultiCallable[_broker_pb2.PublishGenerationRequest, _broker_pb2.PublishGenerationReply]  # type: ignore[assignment]
-    """Verify the generation whose files were handed over, and take it into force. Answered when it is,
-    durably; GENERATION_REFUSED says why not, and the upload is gone then. It takes as long as
-    reading the files does, and goes on when the caller gives up: the same call again waits for the
-    same end, or gets the same answer.
+    """Verify an uploaded generation, and make it the current one. The broker answers when this is
+    durable. GENERATION_REFUSED has the reason of a refusal; the broker then has removed the upload.
+    The broker reads all files, and continues if the caller cancels the call: a repeated call waits for
+    the same result, or gets it at once.
     """
     DiscardGeneration: _aio.UnaryUnaryMultiCallable[_broker_pb2.DiscardGenerationRequest, _broker_pb2.DiscardGenerationReply]  # type: ignore[assignment]
-    """Remove the files of an upload that will not be published. Nobody has to: an upload that is left
-    alone for an hour is removed, and so is every one when the broker starts.
+    """Remove the files of an upload that will not be published. Optional: the broker removes an upload
+    that gets no file for an hour. Uploads survive a restart of the broker.
     """
     DescribeBroker: _aio.UnaryUnaryMultiCallable[_broker_pb2.DescribeBrokerRequest, _broker_pb2.DescribeBrokerReply]  # type: ignore[assignment]
-    """What the broker is doing, for status pages."""
+    """State of the broker, for status pages."""
     DescribeDrain: _aio.UnaryUnaryMultiCallable[_broker_pb2.DescribeDrainRequest, _broker_pb2.DescribeDrainReply]  # type: ignore[assignment]
     """The remaining messages of a broker that is drained."""
 
 class BrokerServicer(metaclass=_abc_1.ABCMeta):
-    """The log: one CommitLog per broker, indexed by a ConsumeQueue per message queue.
+    """The log of a broker: one CommitLog per broker, indexed by a ConsumeQueue per message queue.
 
-    Batches are the unit of work. `frames` are CommitLog records back to back in their stored form
-    (RocketMQ's record format, V1 or V2); `record_lengths` are their sizes, packed little-endian
+    Messages are sent and stored in batches. `frames` are CommitLog records back to back in their stored
+    form (RocketMQ's record format, V1 or V2); `record_lengths` are their sizes, packed little-endian
     unsigned 32-bit. A caller may send the metadata key `rockoon-cluster`.
     """
 
@@ -226,8 +232,8 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _broker_pb2.AppendRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.AppendReply, _abc.Awaitable[_broker_pb2.AppendReply]]:
-        """Append one batch to one queue. Answered when it is as durable as the broker's flush setting
-        says (sync: on disk).
+        """Append one batch to one queue. The broker answers when the batch is as durable as its flush setting
+        requires (sync: on disk).
         """
 
     @_abc_1.abstractmethod
@@ -236,9 +242,9 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_broker_pb2.AppendRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_broker_pb2.AppendReply], _abc.AsyncIterator[_broker_pb2.AppendReply]]:
-        """The same on a stream: many requests may be in flight, and a request may have several batches.
-        Replies have the order of the requests. The reply to a refused batch has an error; the stream
-        continues.
+        """Append on a stream: a caller may send further requests before a reply, and a request may have
+        several batches. Replies have the order of the requests. The reply to a refused batch has an error;
+        the stream continues.
         """
 
     @_abc_1.abstractmethod
@@ -247,7 +253,7 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _broker_pb2.PullRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.PullReply, _abc.Awaitable[_broker_pb2.PullReply]]:
-        """Messages of one queue from an offset on; waits for some to arrive when there are none yet."""
+        """Messages of one queue from an offset on. If there are none yet, the broker waits for the next ones."""
 
     @_abc_1.abstractmethod
     def PullStream(
@@ -255,9 +261,10 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_broker_pb2.PullStreamRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_broker_pb2.PullStreamReply], _abc.AsyncIterator[_broker_pb2.PullStreamReply]]:
-        """The same of many queues, on one stream for each reader: it subscribes queues and gives credit, the
-        broker sends batches as they come. What becomes of one queue is told in its answers; only what
-        concerns all of them ends the stream. A broker that sends nothing for ten seconds is gone.
+        """Messages of many queues on one stream: the reader subscribes to queues and grants credit, and the
+        broker sends batches when messages arrive. An error of one queue is in an answer for this queue;
+        only errors that concern all queues end the stream. If a broker sends nothing for ten seconds, the
+        reader treats it as unreachable.
         """
 
     @_abc_1.abstractmethod
@@ -274,10 +281,10 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _broker_pb2.SendBackRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.SendBackReply, _abc.Awaitable[_broker_pb2.SendBackReply]]:
-        """Take back messages that a consumer of a group failed on: each is stored again in the group's
-        retry topic, to come after a delay, or in its dead-letter topic when it has failed too often.
-        Answered when they are as durable as the broker's flush setting says. A call whose answer is
-        lost can have been done: repeated, it brings messages twice.
+        """Send back messages that a consumer could not process. The broker stores each message again: in the
+        retry topic of the group, for delivery after a delay, or, if it has failed too often, in the
+        dead-letter topic. It answers when the messages are as durable as its flush setting requires. If
+        the reply is lost, the messages may be stored; a repeated call stores them twice.
         """
 
     @_abc_1.abstractmethod
@@ -286,8 +293,8 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _broker_pb2.QueueStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.QueueStatusReply, _abc.Awaitable[_broker_pb2.QueueStatusReply]]:
-        """Ends, times and residency of some queues. What is said of one queue is from one moment; other
-        calls are served in between, so a later queue of the list may be some milliseconds newer.
+        """Ends, store times and residency of some queues. The values of one queue are of one moment. Other
+        calls may run between two queues, so the values of later queues may be some milliseconds newer.
         """
 
     @_abc_1.abstractmethod
@@ -304,9 +311,10 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _broker_pb2.EndTransactionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.EndTransactionReply, _abc.Awaitable[_broker_pb2.EndTransactionReply]]:
-        """Say what becomes of a half message (AppendRequest.handling = HALF): commit makes it a message of
-        its topic, rollback drops it. Answered when that is as durable as the broker's flush setting
-        says. Saying the same again gets the same answer, so a call whose answer was lost is repeated.
+        """Commit or roll back a half message (AppendRequest.handling = HALF). A commit stores it in its
+        topic; a rollback drops it. The broker answers when this is as durable as its flush setting
+        requires. A repeated call with the same resolution gets the same reply, so a caller repeats it if
+        the reply was lost.
         """
 
     @_abc_1.abstractmethod
@@ -315,8 +323,9 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _broker_pb2.CheckTransactionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_broker_pb2.TransactionCheck], _abc.AsyncIterator[_broker_pb2.TransactionCheck]]:
-        """A producer of a group offers to say what became of half messages whose sender has not. Runs
-        until either side ends it; each half message that is due goes to one of the group's callers.
+        """A producer of a group receives checks for half messages that their senders have not ended. The
+        stream runs until either side ends it. Each half message that is due is sent to one of the group's
+        callers.
         """
 
     @_abc_1.abstractmethod
@@ -325,7 +334,7 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _broker_pb2.ListTransactionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.ListTransactionsReply, _abc.Awaitable[_broker_pb2.ListTransactionsReply]]:
-        """Half messages that wait for their end, oldest first, for tools."""
+        """Half messages of open transactions, oldest first, for tools."""
 
     @_abc_1.abstractmethod
     def CancelDelayed(
@@ -333,8 +342,8 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _broker_pb2.CancelDelayedRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.CancelDelayedReply, _abc.Awaitable[_broker_pb2.CancelDelayedReply]]:
-        """Take back a delayed message that was not delivered yet. Answered when that is as durable as the
-        broker's flush setting says: it will never be delivered then.
+        """Cancel a delayed message that was not delivered yet. The broker answers when this is as durable as
+        its flush setting requires; the message is never delivered after that.
         """
 
     @_abc_1.abstractmethod
@@ -343,7 +352,7 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _broker_pb2.ListDelayedRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.ListDelayedReply, _abc.Awaitable[_broker_pb2.ListDelayedReply]]:
-        """Delayed messages that wait for their time, those that are due next, for tools."""
+        """Delayed messages that are not due yet, the next ones first, for tools."""
 
     @_abc_1.abstractmethod
     def QueryMessages(
@@ -351,7 +360,7 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _broker_pb2.QueryMessagesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.QueryMessagesReply, _abc.Awaitable[_broker_pb2.QueryMessagesReply]]:
-        """Messages by a key that their producer gave them, or by their unique id, newest first."""
+        """Messages by a key that their producer set, or by their unique id, newest first."""
 
     @_abc_1.abstractmethod
     def ReadLog(
@@ -359,9 +368,9 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _broker_pb2.ReadLogRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.ReadLogReply, _abc.Awaitable[_broker_pb2.ReadLogReply]]:
-        """The log itself from a physical offset on: the records of all topics in the order in which they
-        were stored, the broker's own topics and write-only ones among them, or those of some topics.
-        For tools that read much of the log; consumers pull.
+        """The log from a physical offset on: the records of all topics in the order in which they were
+        stored, including internal and write-only topics; or the records of some topics. For tools that
+        read much of the log; consumers pull.
         """
 
     @_abc_1.abstractmethod
@@ -370,8 +379,8 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _broker_pb2.DescribeCompactionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.DescribeCompactionReply, _abc.Awaitable[_broker_pb2.DescribeCompactionReply]]:
-        """What a job that compacts, or reads what was compacted, has to know: the generation in force, the
-        topics, and how far the log may be compacted.
+        """Input of a job that compacts, or that reads compacted messages: the current generation, the
+        compacted topics, and the end of the log that may be compacted.
         """
 
     @_abc_1.abstractmethod
@@ -380,8 +389,8 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _broker_pb2.ReadGenerationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.ReadGenerationReply, _abc.Awaitable[_broker_pb2.ReadGenerationReply]]:
-        """Bytes of a file of the generation in force, or of one before that, which stays for some minutes.
-        GENERATION_NOT_FOUND when it is gone, or never was in force.
+        """Bytes of a file of the current generation, or of the one before it, which the broker keeps for some
+        minutes. GENERATION_NOT_FOUND if it was removed, or was never published.
         """
 
     @_abc_1.abstractmethod
@@ -390,9 +399,9 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_broker_pb2.PutGenerationFileRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.PutGenerationFileReply, _abc.Awaitable[_broker_pb2.PutGenerationFileReply]]:
-        """Hand over a file of a generation to be. Answered when the file is on disk. It is seen whole or
-        not at all; sent again, under the same name, it replaces the one before. BUSY while too many
-        uploads are under way, STORE_NOT_WRITABLE when the disk has no room for it.
+        """Upload a file of a generation that is not published yet. The broker answers when the file is on
+        disk. A file is either complete or does not exist; another file with the same name replaces it.
+        BUSY if there are too many uploads, STORE_NOT_WRITABLE if the disk has no space for it.
         """
 
     @_abc_1.abstractmethod
@@ -401,10 +410,10 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _broker_pb2.PublishGenerationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.PublishGenerationReply, _abc.Awaitable[_broker_pb2.PublishGenerationReply]]:
-        """Verify the generation whose files were handed over, and take it into force. Answered when it is,
-        durably; GENERATION_REFUSED says why not, and the upload is gone then. It takes as long as
-        reading the files does, and goes on when the caller gives up: the same call again waits for the
-        same end, or gets the same answer.
+        """Verify an uploaded generation, and make it the current one. The broker answers when this is
+        durable. GENERATION_REFUSED has the reason of a refusal; the broker then has removed the upload.
+        The broker reads all files, and continues if the caller cancels the call: a repeated call waits for
+        the same result, or gets it at once.
         """
 
     @_abc_1.abstractmethod
@@ -413,8 +422,8 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _broker_pb2.DiscardGenerationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.DiscardGenerationReply, _abc.Awaitable[_broker_pb2.DiscardGenerationReply]]:
-        """Remove the files of an upload that will not be published. Nobody has to: an upload that is left
-        alone for an hour is removed, and so is every one when the broker starts.
+        """Remove the files of an upload that will not be published. Optional: the broker removes an upload
+        that gets no file for an hour. Uploads survive a restart of the broker.
         """
 
     @_abc_1.abstractmethod
@@ -423,7 +432,7 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _broker_pb2.DescribeBrokerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.DescribeBrokerReply, _abc.Awaitable[_broker_pb2.DescribeBrokerReply]]:
-        """What the broker is doing, for status pages."""
+        """State of the broker, for status pages."""
 
     @_abc_1.abstractmethod
     def DescribeDrain(

@@ -26,21 +26,22 @@ if _version_not_supported:
 
 
 class InFlightServiceStub:
-    """Consumption message by message, kept by the offset service: what RocketMQ calls POP, Kafka a share
-    group, SQS receive and delete.
+    """Delivery and acknowledgement of single messages, recorded by the offset service: POP in RocketMQ, a
+    share group in Kafka, receive and delete in SQS.
 
-    A receiver acquires messages of a group for a limited time, in which nobody else gets them, reads
-    them from their brokers, and acknowledges each one. What is not acknowledged in time becomes
-    visible again, with its attempt counted. The group's committed offset of a queue (Progress.offset)
-    is the smallest offset that is not settled: pull and push consumers of the same group go on there,
-    and what they commit is settled.
+    A receiver acquires messages of a group for a limited time, in which no other receiver gets them. It
+    reads them from their brokers, and acknowledges each one. A message that is not acknowledged in time
+    becomes visible again, and the delivery counts as an attempt. A message is settled if it was
+    acknowledged or committed. The group's committed offset of a queue (Progress.offset) is the smallest
+    offset that is not settled: pull and push consumers of the same group continue there, and their
+    commits settle messages.
 
     In a FIFO group, messages of a message group are acquired in order, and none while one of them is
-    in flight. If one becomes visible again, messages behind it that were acknowledged come again with
-    it.
+    in flight. If a message becomes visible again, acknowledged messages after it in its message group
+    are delivered again with it.
 
-    The service looks into no message and asks no broker for new ones: receivers say how far queues
-    reach, and settle what their filters leave out. What was answered is on disk.
+    The service reads no message and calls no broker for new ones: receivers report the ends of queues,
+    and acknowledge messages that their filters exclude. Each change is on disk before its reply.
     """
 
     def __init__(self, channel):
@@ -82,66 +83,67 @@ class InFlightServiceStub:
 
 
 class InFlightServiceServicer:
-    """Consumption message by message, kept by the offset service: what RocketMQ calls POP, Kafka a share
-    group, SQS receive and delete.
+    """Delivery and acknowledgement of single messages, recorded by the offset service: POP in RocketMQ, a
+    share group in Kafka, receive and delete in SQS.
 
-    A receiver acquires messages of a group for a limited time, in which nobody else gets them, reads
-    them from their brokers, and acknowledges each one. What is not acknowledged in time becomes
-    visible again, with its attempt counted. The group's committed offset of a queue (Progress.offset)
-    is the smallest offset that is not settled: pull and push consumers of the same group go on there,
-    and what they commit is settled.
+    A receiver acquires messages of a group for a limited time, in which no other receiver gets them. It
+    reads them from their brokers, and acknowledges each one. A message that is not acknowledged in time
+    becomes visible again, and the delivery counts as an attempt. A message is settled if it was
+    acknowledged or committed. The group's committed offset of a queue (Progress.offset) is the smallest
+    offset that is not settled: pull and push consumers of the same group continue there, and their
+    commits settle messages.
 
     In a FIFO group, messages of a message group are acquired in order, and none while one of them is
-    in flight. If one becomes visible again, messages behind it that were acknowledged come again with
-    it.
+    in flight. If a message becomes visible again, acknowledged messages after it in its message group
+    are delivered again with it.
 
-    The service looks into no message and asks no broker for new ones: receivers say how far queues
-    reach, and settle what their filters leave out. What was answered is on disk.
+    The service reads no message and calls no broker for new ones: receivers report the ends of queues,
+    and acknowledge messages that their filters exclude. Each change is on disk before its reply.
     """
 
     def Acquire(self, request, context):
-        """Messages that nobody has, one answer for each request. Nothing to be had is an empty answer: the
-        receiver asks again when a queue has grown, or at `next_visible_at_ms`.
+        """Acquire messages that no receiver has, with one result per request. If there are none, the result
+        is empty: the receiver calls again when a queue has grown, or at `next_visible_at_ms`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Acknowledge(self, request, context):
-        """Messages are done. Each is taken or refused for itself.
+        """Acknowledge messages. Each is accepted or refused separately.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ChangeVisibility(self, request, context):
-        """Messages are to stay invisible for another time, or be visible at once. Each gets a new
-        acquisition, which reports of clients do not extend, and its old one is dead; or its holder only
-        wants longer, and keeps it.
+        """Change the time at which acquired messages become visible. Without `extend`, the messages get a
+        new acquisition, which reports of gateways do not extend, and the former one is invalid. With
+        `extend`, the holder keeps its acquisition for longer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListInFlight(self, request, context):
-        """What is in flight, for tools.
+        """Messages in flight, for tools.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportClients(self, request, context):
-        """A gateway reports the clients that it has heard, at most once a second, and each client about
-        every sixth part of `lease_ms`. The service extends the messages that these clients hold, and
-        makes the messages of clients that said goodbye visible. A client that a gateway has not heard
-        is not in its report: another gateway may hear it.
+        """A gateway reports the clients that have called it, at most once a second, and each client about
+        six times in `lease_ms`. The service extends the messages that these clients hold, and makes the
+        messages of closing clients visible. A client that has not called a gateway is not in the report of
+        this gateway: it may have called another one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListClients(self, request, context):
-        """The clients of a group that any gateway has heard within the lease, and the messages that each
+        """The clients of a group that have called any gateway within the lease, and the messages that each
         receiver holds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -190,21 +192,22 @@ def add_InFlightServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class InFlightService:
-    """Consumption message by message, kept by the offset service: what RocketMQ calls POP, Kafka a share
-    group, SQS receive and delete.
+    """Delivery and acknowledgement of single messages, recorded by the offset service: POP in RocketMQ, a
+    share group in Kafka, receive and delete in SQS.
 
-    A receiver acquires messages of a group for a limited time, in which nobody else gets them, reads
-    them from their brokers, and acknowledges each one. What is not acknowledged in time becomes
-    visible again, with its attempt counted. The group's committed offset of a queue (Progress.offset)
-    is the smallest offset that is not settled: pull and push consumers of the same group go on there,
-    and what they commit is settled.
+    A receiver acquires messages of a group for a limited time, in which no other receiver gets them. It
+    reads them from their brokers, and acknowledges each one. A message that is not acknowledged in time
+    becomes visible again, and the delivery counts as an attempt. A message is settled if it was
+    acknowledged or committed. The group's committed offset of a queue (Progress.offset) is the smallest
+    offset that is not settled: pull and push consumers of the same group continue there, and their
+    commits settle messages.
 
     In a FIFO group, messages of a message group are acquired in order, and none while one of them is
-    in flight. If one becomes visible again, messages behind it that were acknowledged come again with
-    it.
+    in flight. If a message becomes visible again, acknowledged messages after it in its message group
+    are delivered again with it.
 
-    The service looks into no message and asks no broker for new ones: receivers say how far queues
-    reach, and settle what their filters leave out. What was answered is on disk.
+    The service reads no message and calls no broker for new ones: receivers report the ends of queues,
+    and acknowledge messages that their filters exclude. Each change is on disk before its reply.
     """
 
     @staticmethod

@@ -27,21 +27,22 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class InFlightServiceStub:
-    """Consumption message by message, kept by the offset service: what RocketMQ calls POP, Kafka a share
-    group, SQS receive and delete.
+    """Delivery and acknowledgement of single messages, recorded by the offset service: POP in RocketMQ, a
+    share group in Kafka, receive and delete in SQS.
 
-    A receiver acquires messages of a group for a limited time, in which nobody else gets them, reads
-    them from their brokers, and acknowledges each one. What is not acknowledged in time becomes
-    visible again, with its attempt counted. The group's committed offset of a queue (Progress.offset)
-    is the smallest offset that is not settled: pull and push consumers of the same group go on there,
-    and what they commit is settled.
+    A receiver acquires messages of a group for a limited time, in which no other receiver gets them. It
+    reads them from their brokers, and acknowledges each one. A message that is not acknowledged in time
+    becomes visible again, and the delivery counts as an attempt. A message is settled if it was
+    acknowledged or committed. The group's committed offset of a queue (Progress.offset) is the smallest
+    offset that is not settled: pull and push consumers of the same group continue there, and their
+    commits settle messages.
 
     In a FIFO group, messages of a message group are acquired in order, and none while one of them is
-    in flight. If one becomes visible again, messages behind it that were acknowledged come again with
-    it.
+    in flight. If a message becomes visible again, acknowledged messages after it in its message group
+    are delivered again with it.
 
-    The service looks into no message and asks no broker for new ones: receivers say how far queues
-    reach, and settle what their filters leave out. What was answered is on disk.
+    The service reads no message and calls no broker for new ones: receivers report the ends of queues,
+    and acknowledge messages that their filters exclude. Each change is on disk before its reply.
     """
 
     @_typing.overload
@@ -49,89 +50,91 @@ class InFlightServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> InFlightServiceAsyncStub: ...
     Acquire: _grpc.UnaryUnaryMultiCallable[_in_flight_pb2.AcquireRequest, _in_flight_pb2.AcquireReply]
-    """Messages that nobody has, one answer for each request. Nothing to be had is an empty answer: the
-    receiver asks again when a queue has grown, or at `next_visible_at_ms`.
+    """Acquire messages that no receiver has, with one result per request. If there are none, the result
+    is empty: the receiver calls again when a queue has grown, or at `next_visible_at_ms`.
     """
     Acknowledge: _grpc.UnaryUnaryMultiCallable[_in_flight_pb2.AcknowledgeRequest, _in_flight_pb2.AcknowledgeReply]
-    """Messages are done. Each is taken or refused for itself."""
+    """Acknowledge messages. Each is accepted or refused separately."""
     ChangeVisibility: _grpc.UnaryUnaryMultiCallable[_in_flight_pb2.ChangeVisibilityRequest, _in_flight_pb2.ChangeVisibilityReply]
-    """Messages are to stay invisible for another time, or be visible at once. Each gets a new
-    acquisition, which reports of clients do not extend, and its old one is dead; or its holder only
-    wants longer, and keeps it.
+    """Change the time at which acquired messages become visible. Without `extend`, the messages get a
+    new acquisition, which reports of gateways do not extend, and the former one is invalid. With
+    `extend`, the holder keeps its acquisition for longer.
     """
     ListInFlight: _grpc.UnaryUnaryMultiCallable[_in_flight_pb2.ListInFlightRequest, _in_flight_pb2.ListInFlightReply]
-    """What is in flight, for tools."""
+    """Messages in flight, for tools."""
     ReportClients: _grpc.UnaryUnaryMultiCallable[_in_flight_pb2.ReportClientsRequest, _in_flight_pb2.ReportClientsReply]
-    """A gateway reports the clients that it has heard, at most once a second, and each client about
-    every sixth part of `lease_ms`. The service extends the messages that these clients hold, and
-    makes the messages of clients that said goodbye visible. A client that a gateway has not heard
-    is not in its report: another gateway may hear it.
+    """A gateway reports the clients that have called it, at most once a second, and each client about
+    six times in `lease_ms`. The service extends the messages that these clients hold, and makes the
+    messages of closing clients visible. A client that has not called a gateway is not in the report of
+    this gateway: it may have called another one.
     """
     ListClients: _grpc.UnaryUnaryMultiCallable[_in_flight_pb2.ListClientsRequest, _in_flight_pb2.ListClientsReply]
-    """The clients of a group that any gateway has heard within the lease, and the messages that each
+    """The clients of a group that have called any gateway within the lease, and the messages that each
     receiver holds.
     """
 
 @_typing.type_check_only
 class InFlightServiceAsyncStub(InFlightServiceStub):
-    """Consumption message by message, kept by the offset service: what RocketMQ calls POP, Kafka a share
-    group, SQS receive and delete.
+    """Delivery and acknowledgement of single messages, recorded by the offset service: POP in RocketMQ, a
+    share group in Kafka, receive and delete in SQS.
 
-    A receiver acquires messages of a group for a limited time, in which nobody else gets them, reads
-    them from their brokers, and acknowledges each one. What is not acknowledged in time becomes
-    visible again, with its attempt counted. The group's committed offset of a queue (Progress.offset)
-    is the smallest offset that is not settled: pull and push consumers of the same group go on there,
-    and what they commit is settled.
+    A receiver acquires messages of a group for a limited time, in which no other receiver gets them. It
+    reads them from their brokers, and acknowledges each one. A message that is not acknowledged in time
+    becomes visible again, and the delivery counts as an attempt. A message is settled if it was
+    acknowledged or committed. The group's committed offset of a queue (Progress.offset) is the smallest
+    offset that is not settled: pull and push consumers of the same group continue there, and their
+    commits settle messages.
 
     In a FIFO group, messages of a message group are acquired in order, and none while one of them is
-    in flight. If one becomes visible again, messages behind it that were acknowledged come again with
-    it.
+    in flight. If a message becomes visible again, acknowledged messages after it in its message group
+    are delivered again with it.
 
-    The service looks into no message and asks no broker for new ones: receivers say how far queues
-    reach, and settle what their filters leave out. What was answered is on disk.
+    The service reads no message and calls no broker for new ones: receivers report the ends of queues,
+    and acknowledge messages that their filters exclude. Each change is on disk before its reply.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Acquire: _aio.UnaryUnaryMultiCallable[_in_flight_pb2.AcquireRequest, _in_flight_pb2.AcquireReply]  # type: ignore[assignment]
-    """Messages that nobody has, one answer for each request. Nothing to be had is an empty answer: the
-    receiver asks again when a queue has grown, or at `next_visible_at_ms`.
+    """Acquire messages that no receiver has, with one result per request. If there are none, the result
+    is empty: the receiver calls again when a queue has grown, or at `next_visible_at_ms`.
     """
     Acknowledge: _aio.UnaryUnaryMultiCallable[_in_flight_pb2.AcknowledgeRequest, _in_flight_pb2.AcknowledgeReply]  # type: ignore[assignment]
-    """Messages are done. Each is taken or refused for itself."""
+    """Acknowledge messages. Each is accepted or refused separately."""
     ChangeVisibility: _aio.UnaryUnaryMultiCallable[_in_flight_pb2.ChangeVisibilityRequest, _in_flight_pb2.ChangeVisibilityReply]  # type: ignore[assignment]
-    """Messages are to stay invisible for another time, or be visible at once. Each gets a new
-    acquisition, which reports of clients do not extend, and its old one is dead; or its holder only
-    wants longer, and keeps it.
+    """Change the time at which acquired messages become visible. Without `extend`, the messages get a
+    new acquisition, which reports of gateways do not extend, and the former one is invalid. With
+    `extend`, the holder keeps its acquisition for longer.
     """
     ListInFlight: _aio.UnaryUnaryMultiCallable[_in_flight_pb2.ListInFlightRequest, _in_flight_pb2.ListInFlightReply]  # type: ignore[assignment]
-    """What is in flight, for tools."""
+    """Messages in flight, for tools."""
     ReportClients: _aio.UnaryUnaryMultiCallable[_in_flight_pb2.ReportClientsRequest, _in_flight_pb2.ReportClientsReply]  # type: ignore[assignment]
-    """A gateway reports the clients that it has heard, at most once a second, and each client about
-    every sixth part of `lease_ms`. The service extends the messages that these clients hold, and
-    makes the messages of clients that said goodbye visible. A client that a gateway has not heard
-    is not in its report: another gateway may hear it.
+    """A gateway reports the clients that have called it, at most once a second, and each client about
+    six times in `lease_ms`. The service extends the messages that these clients hold, and makes the
+    messages of closing clients visible. A client that has not called a gateway is not in the report of
+    this gateway: it may have called another one.
     """
     ListClients: _aio.UnaryUnaryMultiCallable[_in_flight_pb2.ListClientsRequest, _in_flight_pb2.ListClientsReply]  # type: ignore[assignment]
-    """The clients of a group that any gateway has heard within the lease, and the messages that each
+    """The clients of a group that have called any gateway within the lease, and the messages that each
     receiver holds.
     """
 
 class InFlightServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Consumption message by message, kept by the offset service: what RocketMQ calls POP, Kafka a share
-    group, SQS receive and delete.
+    """Delivery and acknowledgement of single messages, recorded by the offset service: POP in RocketMQ, a
+    share group in Kafka, receive and delete in SQS.
 
-    A receiver acquires messages of a group for a limited time, in which nobody else gets them, reads
-    them from their brokers, and acknowledges each one. What is not acknowledged in time becomes
-    visible again, with its attempt counted. The group's committed offset of a queue (Progress.offset)
-    is the smallest offset that is not settled: pull and push consumers of the same group go on there,
-    and what they commit is settled.
+    A receiver acquires messages of a group for a limited time, in which no other receiver gets them. It
+    reads them from their brokers, and acknowledges each one. A message that is not acknowledged in time
+    becomes visible again, and the delivery counts as an attempt. A message is settled if it was
+    acknowledged or committed. The group's committed offset of a queue (Progress.offset) is the smallest
+    offset that is not settled: pull and push consumers of the same group continue there, and their
+    commits settle messages.
 
     In a FIFO group, messages of a message group are acquired in order, and none while one of them is
-    in flight. If one becomes visible again, messages behind it that were acknowledged come again with
-    it.
+    in flight. If a message becomes visible again, acknowledged messages after it in its message group
+    are delivered again with it.
 
-    The service looks into no message and asks no broker for new ones: receivers say how far queues
-    reach, and settle what their filters leave out. What was answered is on disk.
+    The service reads no message and calls no broker for new ones: receivers report the ends of queues,
+    and acknowledge messages that their filters exclude. Each change is on disk before its reply.
     """
 
     @_abc_1.abstractmethod
@@ -140,8 +143,8 @@ class InFlightServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _in_flight_pb2.AcquireRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_in_flight_pb2.AcquireReply, _abc.Awaitable[_in_flight_pb2.AcquireReply]]:
-        """Messages that nobody has, one answer for each request. Nothing to be had is an empty answer: the
-        receiver asks again when a queue has grown, or at `next_visible_at_ms`.
+        """Acquire messages that no receiver has, with one result per request. If there are none, the result
+        is empty: the receiver calls again when a queue has grown, or at `next_visible_at_ms`.
         """
 
     @_abc_1.abstractmethod
@@ -150,7 +153,7 @@ class InFlightServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _in_flight_pb2.AcknowledgeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_in_flight_pb2.AcknowledgeReply, _abc.Awaitable[_in_flight_pb2.AcknowledgeReply]]:
-        """Messages are done. Each is taken or refused for itself."""
+        """Acknowledge messages. Each is accepted or refused separately."""
 
     @_abc_1.abstractmethod
     def ChangeVisibility(
@@ -158,9 +161,9 @@ class InFlightServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _in_flight_pb2.ChangeVisibilityRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_in_flight_pb2.ChangeVisibilityReply, _abc.Awaitable[_in_flight_pb2.ChangeVisibilityReply]]:
-        """Messages are to stay invisible for another time, or be visible at once. Each gets a new
-        acquisition, which reports of clients do not extend, and its old one is dead; or its holder only
-        wants longer, and keeps it.
+        """Change the time at which acquired messages become visible. Without `extend`, the messages get a
+        new acquisition, which reports of gateways do not extend, and the former one is invalid. With
+        `extend`, the holder keeps its acquisition for longer.
         """
 
     @_abc_1.abstractmethod
@@ -169,7 +172,7 @@ class InFlightServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _in_flight_pb2.ListInFlightRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_in_flight_pb2.ListInFlightReply, _abc.Awaitable[_in_flight_pb2.ListInFlightReply]]:
-        """What is in flight, for tools."""
+        """Messages in flight, for tools."""
 
     @_abc_1.abstractmethod
     def ReportClients(
@@ -177,10 +180,10 @@ class InFlightServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _in_flight_pb2.ReportClientsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_in_flight_pb2.ReportClientsReply, _abc.Awaitable[_in_flight_pb2.ReportClientsReply]]:
-        """A gateway reports the clients that it has heard, at most once a second, and each client about
-        every sixth part of `lease_ms`. The service extends the messages that these clients hold, and
-        makes the messages of clients that said goodbye visible. A client that a gateway has not heard
-        is not in its report: another gateway may hear it.
+        """A gateway reports the clients that have called it, at most once a second, and each client about
+        six times in `lease_ms`. The service extends the messages that these clients hold, and makes the
+        messages of closing clients visible. A client that has not called a gateway is not in the report of
+        this gateway: it may have called another one.
         """
 
     @_abc_1.abstractmethod
@@ -189,7 +192,7 @@ class InFlightServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _in_flight_pb2.ListClientsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_in_flight_pb2.ListClientsReply, _abc.Awaitable[_in_flight_pb2.ListClientsReply]]:
-        """The clients of a group that any gateway has heard within the lease, and the messages that each
+        """The clients of a group that have called any gateway within the lease, and the messages that each
         receiver holds.
         """
 

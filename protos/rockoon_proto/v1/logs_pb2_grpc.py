@@ -26,20 +26,21 @@ if _version_not_supported:
 
 
 class LogsStub:
-    """Logs with several copies: who leads each, in which epoch, and whose copies count. Kept in etcd, one
-    key for each log, changed by compare-and-swap; any nameserver can do the next step, because each is
-    one transaction on what the key says. Nothing here is asked for a message: it is asked when a
-    process dies, comes or goes.
+    """Logs with several copies: the leader of each log, its epoch, and its in-sync set. This state is
+    stored in etcd, one key per log, and changed by compare-and-swap. Each step is one transaction on
+    this key, so any nameserver can do it. No call is made per message: calls are made when a process
+    starts, stops or fails.
 
-    A *log* is what a broker's name stands for ("broker-a"): one CommitLog with everything derived from
-    it. A *replica* is a process with one copy ("broker-a-0"), known by its *replica id*, the id of its
-    store, so that an emptied disk is another replica. Those in the *in-sync set* vote; `quorum` of them
-    make bytes committed, and size - quorum + 1 of them elect, so each electing set meets each
-    committing one. A replica that is in no set copies, and does not count.
+    A *log* has the name of a broker ("broker-a"): one CommitLog and all files derived from it. A
+    *replica* is a process with one copy ("broker-a-0"). Its *replica id* is the id of its store, so that
+    a process with an emptied disk is a new replica. Replicas in the *in-sync set* vote. Bytes are
+    committed when `quorum` of them have the bytes; an election needs the reports of size - quorum + 1 of
+    them. So at least one replica of each election has each committed byte. A replica outside the set
+    copies the log, and does not vote.
 
-    The first calls are for replicas: services only, with a certificate that bears the log's name where
-    there is mutual TLS. A replica's call never fails because it is out of date: the answer has the state
-    as it is, and `done` says whether the call changed it or found it changed so.
+    The calls of the first part are for replicas: services only; with mutual TLS, the certificate must
+    have the log's name. A call with outdated knowledge does not fail: the reply has the current state,
+    and `done` is true if the state is as requested, after this call or an earlier one.
     """
 
     def __init__(self, channel):
@@ -131,55 +132,57 @@ class LogsStub:
 
 
 class LogsServicer:
-    """Logs with several copies: who leads each, in which epoch, and whose copies count. Kept in etcd, one
-    key for each log, changed by compare-and-swap; any nameserver can do the next step, because each is
-    one transaction on what the key says. Nothing here is asked for a message: it is asked when a
-    process dies, comes or goes.
+    """Logs with several copies: the leader of each log, its epoch, and its in-sync set. This state is
+    stored in etcd, one key per log, and changed by compare-and-swap. Each step is one transaction on
+    this key, so any nameserver can do it. No call is made per message: calls are made when a process
+    starts, stops or fails.
 
-    A *log* is what a broker's name stands for ("broker-a"): one CommitLog with everything derived from
-    it. A *replica* is a process with one copy ("broker-a-0"), known by its *replica id*, the id of its
-    store, so that an emptied disk is another replica. Those in the *in-sync set* vote; `quorum` of them
-    make bytes committed, and size - quorum + 1 of them elect, so each electing set meets each
-    committing one. A replica that is in no set copies, and does not count.
+    A *log* has the name of a broker ("broker-a"): one CommitLog and all files derived from it. A
+    *replica* is a process with one copy ("broker-a-0"). Its *replica id* is the id of its store, so that
+    a process with an emptied disk is a new replica. Replicas in the *in-sync set* vote. Bytes are
+    committed when `quorum` of them have the bytes; an election needs the reports of size - quorum + 1 of
+    them. So at least one replica of each election has each committed byte. A replica outside the set
+    copies the log, and does not vote.
 
-    The first calls are for replicas: services only, with a certificate that bears the log's name where
-    there is mutual TLS. A replica's call never fails because it is out of date: the answer has the state
-    as it is, and `done` says whether the call changed it or found it changed so.
+    The calls of the first part are for replicas: services only; with mutual TLS, the certificate must
+    have the log's name. A call with outdated knowledge does not fail: the reply has the current state,
+    and `done` is true if the state is as requested, after this call or an earlier one.
     """
 
     def WatchLogs(self, request, context):
-        """The state of some logs and where their replicas are, now and whenever that changes; at least
-        every 5 s, if only a sign of life.
+        """The state of some logs and the addresses of their replicas, now and after each change. The
+        nameserver sends an update at least every 5 s, which may be empty.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SuspectLeader(self, request, context):
-        """A follower has lost its leader, or (`retract`) has found it again. When so many of the in-sync set
-        have lost it as elect, the epoch is over and an election is on.
+        """A follower does not hear its leader or, with `retract`, hears it again. If enough members of the
+        in-sync set for an election do not hear the leader, its epoch ends and an election begins.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportLog(self, request, context):
-        """What a replica has, once it has promised the epoch. With enough of these the election is over.
+        """Rank and state of a replica's log, after it has promised the epoch. The election ends when there
+        are enough reports.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ConfirmEpoch(self, request, context):
-        """A leader's first record is committed: its epoch is not in vain.
+        """The first record of a leader's epoch is committed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RecordCommittedEnd(self, request, context):
-        """A leader records how far its log is committed, every few seconds while that grows. An election
-        whose best candidate ends before it waits for an operator.
+        """A leader records the committed end of its log, every few seconds while it grows. If the log of an
+        election's best candidate ends before it, the election waits for an operator.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -193,30 +196,29 @@ class LogsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def HandOver(self, request, context):
-        """A leader that appends nothing any more names who leads next.
+        """A leader that no longer appends names the next leader.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Resign(self, request, context):
-        """A leader gives its epoch up, since it was started anew or its disk does not answer: an election
-        is on.
+        """A leader ends its epoch, because it was restarted or its disk does not respond. An election begins.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GoOnAlone(self, request, context):
-        """A log's only voter goes on as a broker of one copy: another epoch begins, which it leads, and the
-        log's other replicas are forgotten.
+        """The only voter of a log becomes a broker with one copy. It leads a new epoch, and the other
+        replicas of the log are removed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListLogs(self, request, context):
-        """All logs, in the order of names, from the cache. Needs `read` on `cluster`, as does DescribeLog.
+        """All logs, in the order of names, from the cache. Requires `read` on `cluster`, as DescribeLog does.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -230,38 +232,38 @@ class LogsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def MoveReplica(self, request, context):
-        """Ask for another set of replicas. The leader makes the change, when no committed message can be
-        lost by it. Needs `admin` on `cluster`, as do the next ones.
+        """Request that one replica replaces another in the in-sync set. The leader makes the change when no
+        committed message can be lost. Requires `admin` on `cluster`, as the next calls do.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RemoveReplica(self, request, context):
-        """Remove a replica that is not in sync and not alive. A replica that was replaced by another one of
-        its name is removed without this call.
+        """Remove a replica that is neither in sync nor alive. A replica that was replaced by another one of
+        the same name is removed without this call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetCopies(self, request, context):
-        """Ask for more or fewer copies. The leader makes the change, likewise.
+        """Request more or fewer copies. The leader makes the change when no committed message can be lost.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ElectLog(self, request, context):
-        """Begin an election; or end one that cannot end by itself, at the price of what the replicas that
-        are away have and nobody else.
+        """Begin an election; or end an election that lacks reports. The second loses the messages that only
+        unreachable replicas have.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AdoptLog(self, request, context):
-        """Let a frozen log go on, behind every epoch that any of its replicas knows.
+        """Continue a frozen log, in an epoch above each epoch that a replica of the log knows.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -359,20 +361,21 @@ def add_LogsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Logs:
-    """Logs with several copies: who leads each, in which epoch, and whose copies count. Kept in etcd, one
-    key for each log, changed by compare-and-swap; any nameserver can do the next step, because each is
-    one transaction on what the key says. Nothing here is asked for a message: it is asked when a
-    process dies, comes or goes.
+    """Logs with several copies: the leader of each log, its epoch, and its in-sync set. This state is
+    stored in etcd, one key per log, and changed by compare-and-swap. Each step is one transaction on
+    this key, so any nameserver can do it. No call is made per message: calls are made when a process
+    starts, stops or fails.
 
-    A *log* is what a broker's name stands for ("broker-a"): one CommitLog with everything derived from
-    it. A *replica* is a process with one copy ("broker-a-0"), known by its *replica id*, the id of its
-    store, so that an emptied disk is another replica. Those in the *in-sync set* vote; `quorum` of them
-    make bytes committed, and size - quorum + 1 of them elect, so each electing set meets each
-    committing one. A replica that is in no set copies, and does not count.
+    A *log* has the name of a broker ("broker-a"): one CommitLog and all files derived from it. A
+    *replica* is a process with one copy ("broker-a-0"). Its *replica id* is the id of its store, so that
+    a process with an emptied disk is a new replica. Replicas in the *in-sync set* vote. Bytes are
+    committed when `quorum` of them have the bytes; an election needs the reports of size - quorum + 1 of
+    them. So at least one replica of each election has each committed byte. A replica outside the set
+    copies the log, and does not vote.
 
-    The first calls are for replicas: services only, with a certificate that bears the log's name where
-    there is mutual TLS. A replica's call never fails because it is out of date: the answer has the state
-    as it is, and `done` says whether the call changed it or found it changed so.
+    The calls of the first part are for replicas: services only; with mutual TLS, the certificate must
+    have the log's name. A call with outdated knowledge does not fail: the reply has the current state,
+    and `done` is true if the state is as requested, after this call or an earlier one.
     """
 
     @staticmethod

@@ -27,20 +27,21 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class LogsStub:
-    """Logs with several copies: who leads each, in which epoch, and whose copies count. Kept in etcd, one
-    key for each log, changed by compare-and-swap; any nameserver can do the next step, because each is
-    one transaction on what the key says. Nothing here is asked for a message: it is asked when a
-    process dies, comes or goes.
+    """Logs with several copies: the leader of each log, its epoch, and its in-sync set. This state is
+    stored in etcd, one key per log, and changed by compare-and-swap. Each step is one transaction on
+    this key, so any nameserver can do it. No call is made per message: calls are made when a process
+    starts, stops or fails.
 
-    A *log* is what a broker's name stands for ("broker-a"): one CommitLog with everything derived from
-    it. A *replica* is a process with one copy ("broker-a-0"), known by its *replica id*, the id of its
-    store, so that an emptied disk is another replica. Those in the *in-sync set* vote; `quorum` of them
-    make bytes committed, and size - quorum + 1 of them elect, so each electing set meets each
-    committing one. A replica that is in no set copies, and does not count.
+    A *log* has the name of a broker ("broker-a"): one CommitLog and all files derived from it. A
+    *replica* is a process with one copy ("broker-a-0"). Its *replica id* is the id of its store, so that
+    a process with an emptied disk is a new replica. Replicas in the *in-sync set* vote. Bytes are
+    committed when `quorum` of them have the bytes; an election needs the reports of size - quorum + 1 of
+    them. So at least one replica of each election has each committed byte. A replica outside the set
+    copies the log, and does not vote.
 
-    The first calls are for replicas: services only, with a certificate that bears the log's name where
-    there is mutual TLS. A replica's call never fails because it is out of date: the answer has the state
-    as it is, and `done` says whether the call changed it or found it changed so.
+    The calls of the first part are for replicas: services only; with mutual TLS, the certificate must
+    have the log's name. A call with outdated knowledge does not fail: the reply has the current state,
+    and `done` is true if the state is as requested, after this call or an earlier one.
     """
 
     @_typing.overload
@@ -48,137 +49,139 @@ class LogsStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> LogsAsyncStub: ...
     WatchLogs: _grpc.UnaryStreamMultiCallable[_logs_pb2.WatchLogsRequest, _logs_pb2.LogUpdate]
-    """The state of some logs and where their replicas are, now and whenever that changes; at least
-    every 5 s, if only a sign of life.
+    """The state of some logs and the addresses of their replicas, now and after each change. The
+    nameserver sends an update at least every 5 s, which may be empty.
     """
     SuspectLeader: _grpc.UnaryUnaryMultiCallable[_logs_pb2.SuspectLeaderRequest, _logs_pb2.LogReply]
-    """A follower has lost its leader, or (`retract`) has found it again. When so many of the in-sync set
-    have lost it as elect, the epoch is over and an election is on.
+    """A follower does not hear its leader or, with `retract`, hears it again. If enough members of the
+    in-sync set for an election do not hear the leader, its epoch ends and an election begins.
     """
     ReportLog: _grpc.UnaryUnaryMultiCallable[_logs_pb2.ReportLogRequest, _logs_pb2.LogReply]
-    """What a replica has, once it has promised the epoch. With enough of these the election is over."""
+    """Rank and state of a replica's log, after it has promised the epoch. The election ends when there
+    are enough reports.
+    """
     ConfirmEpoch: _grpc.UnaryUnaryMultiCallable[_logs_pb2.ConfirmEpochRequest, _logs_pb2.LogReply]
-    """A leader's first record is committed: its epoch is not in vain."""
+    """The first record of a leader's epoch is committed."""
     RecordCommittedEnd: _grpc.UnaryUnaryMultiCallable[_logs_pb2.RecordCommittedEndRequest, _logs_pb2.LogReply]
-    """A leader records how far its log is committed, every few seconds while that grows. An election
-    whose best candidate ends before it waits for an operator.
+    """A leader records the committed end of its log, every few seconds while it grows. If the log of an
+    election's best candidate ends before it, the election waits for an operator.
     """
     ChangeInSync: _grpc.UnaryUnaryMultiCallable[_logs_pb2.ChangeInSyncRequest, _logs_pb2.LogReply]
     """A leader proposes another in-sync set."""
     HandOver: _grpc.UnaryUnaryMultiCallable[_logs_pb2.HandOverRequest, _logs_pb2.LogReply]
-    """A leader that appends nothing any more names who leads next."""
+    """A leader that no longer appends names the next leader."""
     Resign: _grpc.UnaryUnaryMultiCallable[_logs_pb2.ResignRequest, _logs_pb2.LogReply]
-    """A leader gives its epoch up, since it was started anew or its disk does not answer: an election
-    is on.
-    """
+    """A leader ends its epoch, because it was restarted or its disk does not respond. An election begins."""
     GoOnAlone: _grpc.UnaryUnaryMultiCallable[_logs_pb2.GoOnAloneRequest, _logs_pb2.LogReply]
-    """A log's only voter goes on as a broker of one copy: another epoch begins, which it leads, and the
-    log's other replicas are forgotten.
+    """The only voter of a log becomes a broker with one copy. It leads a new epoch, and the other
+    replicas of the log are removed.
     """
     ListLogs: _grpc.UnaryUnaryMultiCallable[_logs_pb2.ListLogsRequest, _logs_pb2.ListLogsReply]
-    """All logs, in the order of names, from the cache. Needs `read` on `cluster`, as does DescribeLog."""
+    """All logs, in the order of names, from the cache. Requires `read` on `cluster`, as DescribeLog does."""
     DescribeLog: _grpc.UnaryUnaryMultiCallable[_logs_pb2.DescribeLogRequest, _logs_pb2.DescribeLogReply]
     """One log, from the cache."""
     MoveReplica: _grpc.UnaryUnaryMultiCallable[_logs_pb2.MoveReplicaRequest, _logs_pb2.LogReply]
-    """Ask for another set of replicas. The leader makes the change, when no committed message can be
-    lost by it. Needs `admin` on `cluster`, as do the next ones.
+    """Request that one replica replaces another in the in-sync set. The leader makes the change when no
+    committed message can be lost. Requires `admin` on `cluster`, as the next calls do.
     """
     RemoveReplica: _grpc.UnaryUnaryMultiCallable[_logs_pb2.RemoveReplicaRequest, _logs_pb2.LogReply]
-    """Remove a replica that is not in sync and not alive. A replica that was replaced by another one of
-    its name is removed without this call.
+    """Remove a replica that is neither in sync nor alive. A replica that was replaced by another one of
+    the same name is removed without this call.
     """
     SetCopies: _grpc.UnaryUnaryMultiCallable[_logs_pb2.SetCopiesRequest, _logs_pb2.LogReply]
-    """Ask for more or fewer copies. The leader makes the change, likewise."""
+    """Request more or fewer copies. The leader makes the change when no committed message can be lost."""
     ElectLog: _grpc.UnaryUnaryMultiCallable[_logs_pb2.ElectLogRequest, _logs_pb2.LogReply]
-    """Begin an election; or end one that cannot end by itself, at the price of what the replicas that
-    are away have and nobody else.
+    """Begin an election; or end an election that lacks reports. The second loses the messages that only
+    unreachable replicas have.
     """
     AdoptLog: _grpc.UnaryUnaryMultiCallable[_logs_pb2.AdoptLogRequest, _logs_pb2.LogReply]
-    """Let a frozen log go on, behind every epoch that any of its replicas knows."""
+    """Continue a frozen log, in an epoch above each epoch that a replica of the log knows."""
 
 @_typing.type_check_only
 class LogsAsyncStub(LogsStub):
-    """Logs with several copies: who leads each, in which epoch, and whose copies count. Kept in etcd, one
-    key for each log, changed by compare-and-swap; any nameserver can do the next step, because each is
-    one transaction on what the key says. Nothing here is asked for a message: it is asked when a
-    process dies, comes or goes.
+    """Logs with several copies: the leader of each log, its epoch, and its in-sync set. This state is
+    stored in etcd, one key per log, and changed by compare-and-swap. Each step is one transaction on
+    this key, so any nameserver can do it. No call is made per message: calls are made when a process
+    starts, stops or fails.
 
-    A *log* is what a broker's name stands for ("broker-a"): one CommitLog with everything derived from
-    it. A *replica* is a process with one copy ("broker-a-0"), known by its *replica id*, the id of its
-    store, so that an emptied disk is another replica. Those in the *in-sync set* vote; `quorum` of them
-    make bytes committed, and size - quorum + 1 of them elect, so each electing set meets each
-    committing one. A replica that is in no set copies, and does not count.
+    A *log* has the name of a broker ("broker-a"): one CommitLog and all files derived from it. A
+    *replica* is a process with one copy ("broker-a-0"). Its *replica id* is the id of its store, so that
+    a process with an emptied disk is a new replica. Replicas in the *in-sync set* vote. Bytes are
+    committed when `quorum` of them have the bytes; an election needs the reports of size - quorum + 1 of
+    them. So at least one replica of each election has each committed byte. A replica outside the set
+    copies the log, and does not vote.
 
-    The first calls are for replicas: services only, with a certificate that bears the log's name where
-    there is mutual TLS. A replica's call never fails because it is out of date: the answer has the state
-    as it is, and `done` says whether the call changed it or found it changed so.
+    The calls of the first part are for replicas: services only; with mutual TLS, the certificate must
+    have the log's name. A call with outdated knowledge does not fail: the reply has the current state,
+    and `done` is true if the state is as requested, after this call or an earlier one.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     WatchLogs: _aio.UnaryStreamMultiCallable[_logs_pb2.WatchLogsRequest, _logs_pb2.LogUpdate]  # type: ignore[assignment]
-    """The state of some logs and where their replicas are, now and whenever that changes; at least
-    every 5 s, if only a sign of life.
+    """The state of some logs and the addresses of their replicas, now and after each change. The
+    nameserver sends an update at least every 5 s, which may be empty.
     """
     SuspectLeader: _aio.UnaryUnaryMultiCallable[_logs_pb2.SuspectLeaderRequest, _logs_pb2.LogReply]  # type: ignore[assignment]
-    """A follower has lost its leader, or (`retract`) has found it again. When so many of the in-sync set
-    have lost it as elect, the epoch is over and an election is on.
+    """A follower does not hear its leader or, with `retract`, hears it again. If enough members of the
+    in-sync set for an election do not hear the leader, its epoch ends and an election begins.
     """
     ReportLog: _aio.UnaryUnaryMultiCallable[_logs_pb2.ReportLogRequest, _logs_pb2.LogReply]  # type: ignore[assignment]
-    """What a replica has, once it has promised the epoch. With enough of these the election is over."""
+    """Rank and state of a replica's log, after it has promised the epoch. The election ends when there
+    are enough reports.
+    """
     ConfirmEpoch: _aio.UnaryUnaryMultiCallable[_logs_pb2.ConfirmEpochRequest, _logs_pb2.LogReply]  # type: ignore[assignment]
-    """A leader's first record is committed: its epoch is not in vain."""
+    """The first record of a leader's epoch is committed."""
     RecordCommittedEnd: _aio.UnaryUnaryMultiCallable[_logs_pb2.RecordCommittedEndRequest, _logs_pb2.LogReply]  # type: ignore[assignment]
-    """A leader records how far its log is committed, every few seconds while that grows. An election
-    whose best candidate ends before it waits for an operator.
+    """A leader records the committed end of its log, every few seconds while it grows. If the log of an
+    election's best candidate ends before it, the election waits for an operator.
     """
     ChangeInSync: _aio.UnaryUnaryMultiCallable[_logs_pb2.ChangeInSyncRequest, _logs_pb2.LogReply]  # type: ignore[assignment]
     """A leader proposes another in-sync set."""
     HandOver: _aio.UnaryUnaryMultiCallable[_logs_pb2.HandOverRequest, _logs_pb2.LogReply]  # type: ignore[assignment]
-    """A leader that appends nothing any more names who leads next."""
+    """A leader that no longer appends names the next leader."""
     Resign: _aio.UnaryUnaryMultiCallable[_logs_pb2.ResignRequest, _logs_pb2.LogReply]  # type: ignore[assignment]
-    """A leader gives its epoch up, since it was started anew or its disk does not answer: an election
-    is on.
-    """
+    """A leader ends its epoch, because it was restarted or its disk does not respond. An election begins."""
     GoOnAlone: _aio.UnaryUnaryMultiCallable[_logs_pb2.GoOnAloneRequest, _logs_pb2.LogReply]  # type: ignore[assignment]
-    """A log's only voter goes on as a broker of one copy: another epoch begins, which it leads, and the
-    log's other replicas are forgotten.
+    """The only voter of a log becomes a broker with one copy. It leads a new epoch, and the other
+    replicas of the log are removed.
     """
     ListLogs: _aio.UnaryUnaryMultiCallable[_logs_pb2.ListLogsRequest, _logs_pb2.ListLogsReply]  # type: ignore[assignment]
-    """All logs, in the order of names, from the cache. Needs `read` on `cluster`, as does DescribeLog."""
+    """All logs, in the order of names, from the cache. Requires `read` on `cluster`, as DescribeLog does."""
     DescribeLog: _aio.UnaryUnaryMultiCallable[_logs_pb2.DescribeLogRequest, _logs_pb2.DescribeLogReply]  # type: ignore[assignment]
     """One log, from the cache."""
     MoveReplica: _aio.UnaryUnaryMultiCallable[_logs_pb2.MoveReplicaRequest, _logs_pb2.LogReply]  # type: ignore[assignment]
-    """Ask for another set of replicas. The leader makes the change, when no committed message can be
-    lost by it. Needs `admin` on `cluster`, as do the next ones.
+    """Request that one replica replaces another in the in-sync set. The leader makes the change when no
+    committed message can be lost. Requires `admin` on `cluster`, as the next calls do.
     """
     RemoveReplica: _aio.UnaryUnaryMultiCallable[_logs_pb2.RemoveReplicaRequest, _logs_pb2.LogReply]  # type: ignore[assignment]
-    """Remove a replica that is not in sync and not alive. A replica that was replaced by another one of
-    its name is removed without this call.
+    """Remove a replica that is neither in sync nor alive. A replica that was replaced by another one of
+    the same name is removed without this call.
     """
     SetCopies: _aio.UnaryUnaryMultiCallable[_logs_pb2.SetCopiesRequest, _logs_pb2.LogReply]  # type: ignore[assignment]
-    """Ask for more or fewer copies. The leader makes the change, likewise."""
+    """Request more or fewer copies. The leader makes the change when no committed message can be lost."""
     ElectLog: _aio.UnaryUnaryMultiCallable[_logs_pb2.ElectLogRequest, _logs_pb2.LogReply]  # type: ignore[assignment]
-    """Begin an election; or end one that cannot end by itself, at the price of what the replicas that
-    are away have and nobody else.
+    """Begin an election; or end an election that lacks reports. The second loses the messages that only
+    unreachable replicas have.
     """
     AdoptLog: _aio.UnaryUnaryMultiCallable[_logs_pb2.AdoptLogRequest, _logs_pb2.LogReply]  # type: ignore[assignment]
-    """Let a frozen log go on, behind every epoch that any of its replicas knows."""
+    """Continue a frozen log, in an epoch above each epoch that a replica of the log knows."""
 
 class LogsServicer(metaclass=_abc_1.ABCMeta):
-    """Logs with several copies: who leads each, in which epoch, and whose copies count. Kept in etcd, one
-    key for each log, changed by compare-and-swap; any nameserver can do the next step, because each is
-    one transaction on what the key says. Nothing here is asked for a message: it is asked when a
-    process dies, comes or goes.
+    """Logs with several copies: the leader of each log, its epoch, and its in-sync set. This state is
+    stored in etcd, one key per log, and changed by compare-and-swap. Each step is one transaction on
+    this key, so any nameserver can do it. No call is made per message: calls are made when a process
+    starts, stops or fails.
 
-    A *log* is what a broker's name stands for ("broker-a"): one CommitLog with everything derived from
-    it. A *replica* is a process with one copy ("broker-a-0"), known by its *replica id*, the id of its
-    store, so that an emptied disk is another replica. Those in the *in-sync set* vote; `quorum` of them
-    make bytes committed, and size - quorum + 1 of them elect, so each electing set meets each
-    committing one. A replica that is in no set copies, and does not count.
+    A *log* has the name of a broker ("broker-a"): one CommitLog and all files derived from it. A
+    *replica* is a process with one copy ("broker-a-0"). Its *replica id* is the id of its store, so that
+    a process with an emptied disk is a new replica. Replicas in the *in-sync set* vote. Bytes are
+    committed when `quorum` of them have the bytes; an election needs the reports of size - quorum + 1 of
+    them. So at least one replica of each election has each committed byte. A replica outside the set
+    copies the log, and does not vote.
 
-    The first calls are for replicas: services only, with a certificate that bears the log's name where
-    there is mutual TLS. A replica's call never fails because it is out of date: the answer has the state
-    as it is, and `done` says whether the call changed it or found it changed so.
+    The calls of the first part are for replicas: services only; with mutual TLS, the certificate must
+    have the log's name. A call with outdated knowledge does not fail: the reply has the current state,
+    and `done` is true if the state is as requested, after this call or an earlier one.
     """
 
     @_abc_1.abstractmethod
@@ -187,8 +190,8 @@ class LogsServicer(metaclass=_abc_1.ABCMeta):
         request: _logs_pb2.WatchLogsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_logs_pb2.LogUpdate], _abc.AsyncIterator[_logs_pb2.LogUpdate]]:
-        """The state of some logs and where their replicas are, now and whenever that changes; at least
-        every 5 s, if only a sign of life.
+        """The state of some logs and the addresses of their replicas, now and after each change. The
+        nameserver sends an update at least every 5 s, which may be empty.
         """
 
     @_abc_1.abstractmethod
@@ -197,8 +200,8 @@ class LogsServicer(metaclass=_abc_1.ABCMeta):
         request: _logs_pb2.SuspectLeaderRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_logs_pb2.LogReply, _abc.Awaitable[_logs_pb2.LogReply]]:
-        """A follower has lost its leader, or (`retract`) has found it again. When so many of the in-sync set
-        have lost it as elect, the epoch is over and an election is on.
+        """A follower does not hear its leader or, with `retract`, hears it again. If enough members of the
+        in-sync set for an election do not hear the leader, its epoch ends and an election begins.
         """
 
     @_abc_1.abstractmethod
@@ -207,7 +210,9 @@ class LogsServicer(metaclass=_abc_1.ABCMeta):
         request: _logs_pb2.ReportLogRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_logs_pb2.LogReply, _abc.Awaitable[_logs_pb2.LogReply]]:
-        """What a replica has, once it has promised the epoch. With enough of these the election is over."""
+        """Rank and state of a replica's log, after it has promised the epoch. The election ends when there
+        are enough reports.
+        """
 
     @_abc_1.abstractmethod
     def ConfirmEpoch(
@@ -215,7 +220,7 @@ class LogsServicer(metaclass=_abc_1.ABCMeta):
         request: _logs_pb2.ConfirmEpochRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_logs_pb2.LogReply, _abc.Awaitable[_logs_pb2.LogReply]]:
-        """A leader's first record is committed: its epoch is not in vain."""
+        """The first record of a leader's epoch is committed."""
 
     @_abc_1.abstractmethod
     def RecordCommittedEnd(
@@ -223,8 +228,8 @@ class LogsServicer(metaclass=_abc_1.ABCMeta):
         request: _logs_pb2.RecordCommittedEndRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_logs_pb2.LogReply, _abc.Awaitable[_logs_pb2.LogReply]]:
-        """A leader records how far its log is committed, every few seconds while that grows. An election
-        whose best candidate ends before it waits for an operator.
+        """A leader records the committed end of its log, every few seconds while it grows. If the log of an
+        election's best candidate ends before it, the election waits for an operator.
         """
 
     @_abc_1.abstractmethod
@@ -241,7 +246,7 @@ class LogsServicer(metaclass=_abc_1.ABCMeta):
         request: _logs_pb2.HandOverRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_logs_pb2.LogReply, _abc.Awaitable[_logs_pb2.LogReply]]:
-        """A leader that appends nothing any more names who leads next."""
+        """A leader that no longer appends names the next leader."""
 
     @_abc_1.abstractmethod
     def Resign(
@@ -249,9 +254,7 @@ class LogsServicer(metaclass=_abc_1.ABCMeta):
         request: _logs_pb2.ResignRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_logs_pb2.LogReply, _abc.Awaitable[_logs_pb2.LogReply]]:
-        """A leader gives its epoch up, since it was started anew or its disk does not answer: an election
-        is on.
-        """
+        """A leader ends its epoch, because it was restarted or its disk does not respond. An election begins."""
 
     @_abc_1.abstractmethod
     def GoOnAlone(
@@ -259,8 +262,8 @@ class LogsServicer(metaclass=_abc_1.ABCMeta):
         request: _logs_pb2.GoOnAloneRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_logs_pb2.LogReply, _abc.Awaitable[_logs_pb2.LogReply]]:
-        """A log's only voter goes on as a broker of one copy: another epoch begins, which it leads, and the
-        log's other replicas are forgotten.
+        """The only voter of a log becomes a broker with one copy. It leads a new epoch, and the other
+        replicas of the log are removed.
         """
 
     @_abc_1.abstractmethod
@@ -269,7 +272,7 @@ class LogsServicer(metaclass=_abc_1.ABCMeta):
         request: _logs_pb2.ListLogsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_logs_pb2.ListLogsReply, _abc.Awaitable[_logs_pb2.ListLogsReply]]:
-        """All logs, in the order of names, from the cache. Needs `read` on `cluster`, as does DescribeLog."""
+        """All logs, in the order of names, from the cache. Requires `read` on `cluster`, as DescribeLog does."""
 
     @_abc_1.abstractmethod
     def DescribeLog(
@@ -285,8 +288,8 @@ class LogsServicer(metaclass=_abc_1.ABCMeta):
         request: _logs_pb2.MoveReplicaRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_logs_pb2.LogReply, _abc.Awaitable[_logs_pb2.LogReply]]:
-        """Ask for another set of replicas. The leader makes the change, when no committed message can be
-        lost by it. Needs `admin` on `cluster`, as do the next ones.
+        """Request that one replica replaces another in the in-sync set. The leader makes the change when no
+        committed message can be lost. Requires `admin` on `cluster`, as the next calls do.
         """
 
     @_abc_1.abstractmethod
@@ -295,8 +298,8 @@ class LogsServicer(metaclass=_abc_1.ABCMeta):
         request: _logs_pb2.RemoveReplicaRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_logs_pb2.LogReply, _abc.Awaitable[_logs_pb2.LogReply]]:
-        """Remove a replica that is not in sync and not alive. A replica that was replaced by another one of
-        its name is removed without this call.
+        """Remove a replica that is neither in sync nor alive. A replica that was replaced by another one of
+        the same name is removed without this call.
         """
 
     @_abc_1.abstractmethod
@@ -305,7 +308,7 @@ class LogsServicer(metaclass=_abc_1.ABCMeta):
         request: _logs_pb2.SetCopiesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_logs_pb2.LogReply, _abc.Awaitable[_logs_pb2.LogReply]]:
-        """Ask for more or fewer copies. The leader makes the change, likewise."""
+        """Request more or fewer copies. The leader makes the change when no committed message can be lost."""
 
     @_abc_1.abstractmethod
     def ElectLog(
@@ -313,8 +316,8 @@ class LogsServicer(metaclass=_abc_1.ABCMeta):
         request: _logs_pb2.ElectLogRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_logs_pb2.LogReply, _abc.Awaitable[_logs_pb2.LogReply]]:
-        """Begin an election; or end one that cannot end by itself, at the price of what the replicas that
-        are away have and nobody else.
+        """Begin an election; or end an election that lacks reports. The second loses the messages that only
+        unreachable replicas have.
         """
 
     @_abc_1.abstractmethod
@@ -323,6 +326,6 @@ class LogsServicer(metaclass=_abc_1.ABCMeta):
         request: _logs_pb2.AdoptLogRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_logs_pb2.LogReply, _abc.Awaitable[_logs_pb2.LogReply]]:
-        """Let a frozen log go on, behind every epoch that any of its replicas knows."""
+        """Continue a frozen log, in an epoch above each epoch that a replica of the log knows."""
 
 def add_LogsServicer_to_server(servicer: LogsServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -28,15 +28,16 @@ if _version_not_supported:
 class NameServerStub:
     """Routes: brokers, topics, queues, consumer groups and subscriptions, all kept in etcd.
 
-    Nameservers hold no state of their own. Reads are served from a cache that follows etcd by
-    watch, and go on while etcd is away (`etcd_reachable` false says so); writes then fail with
-    ETCD_UNAVAILABLE, which a caller may retry. Every answer carries the etcd revision it is true
-    for; a caller that has seen a later one asks with `min_revision` and never reads the past.
+    Nameservers have no state of their own. They answer reads from a cache that follows etcd, also while
+    etcd is not reachable (then `etcd_reachable` is false). Writes then fail with ETCD_UNAVAILABLE, and
+    the caller may retry. Each reply has the etcd revision of its data. A caller that has seen a later
+    revision sends it as `min_revision`, and does not get older data.
 
-    A caller may send the metadata key `rockoon-cluster`; a nameserver of another cluster refuses.
+    A caller may send the metadata key `rockoon-cluster`; a nameserver of another cluster refuses the
+    call.
 
-    A nameserver may have a second listener for callers from another network. It answers them alike,
-    but with the addresses that nodes have for those, and registers no node.
+    A nameserver may have a second listener for callers from another network. It gives these callers the
+    addresses for their network, and does not register nodes.
     """
 
     def __init__(self, channel):
@@ -150,27 +151,28 @@ class NameServerStub:
 class NameServerServicer:
     """Routes: brokers, topics, queues, consumer groups and subscriptions, all kept in etcd.
 
-    Nameservers hold no state of their own. Reads are served from a cache that follows etcd by
-    watch, and go on while etcd is away (`etcd_reachable` false says so); writes then fail with
-    ETCD_UNAVAILABLE, which a caller may retry. Every answer carries the etcd revision it is true
-    for; a caller that has seen a later one asks with `min_revision` and never reads the past.
+    Nameservers have no state of their own. They answer reads from a cache that follows etcd, also while
+    etcd is not reachable (then `etcd_reachable` is false). Writes then fail with ETCD_UNAVAILABLE, and
+    the caller may retry. Each reply has the etcd revision of its data. A caller that has seen a later
+    revision sends it as `min_revision`, and does not get older data.
 
-    A caller may send the metadata key `rockoon-cluster`; a nameserver of another cluster refuses.
+    A caller may send the metadata key `rockoon-cluster`; a nameserver of another cluster refuses the
+    call.
 
-    A nameserver may have a second listener for callers from another network. It answers them alike,
-    but with the addresses that nodes have for those, and registers no node.
+    A nameserver may have a second listener for callers from another network. It gives these callers the
+    addresses for their network, and does not register nodes.
     """
 
     def RegisterNode(self, request, context):
-        """Announce a broker or an offset service and keep its lease alive. Repeated every
-        `renew_seconds` to any nameserver; when the repeats stop, the node leaves the routes.
+        """Register a broker or an offset service, and keep its lease alive. The node repeats the call every
+        `renew_seconds` to any nameserver; without further calls, the node is removed from the routes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UnregisterNode(self, request, context):
-        """Leave the routes at once (a clean stop).
+        """Remove a node from the routes at once (clean stop).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -184,37 +186,37 @@ class NameServerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchRoutes(self, request, context):
-        """A snapshot, or what came after a revision, then every change as it happens. A caller whose
-        revision is no longer known (compaction, a long absence) is sent a snapshot again.
+        """A snapshot, or the changes after a revision, and then each change. If the changes after the
+        caller's revision are no longer known (compaction of etcd, a long absence), it gets a snapshot.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateTopic(self, request, context):
-        """Create a topic with queues on the brokers given, or on every live broker.
+        """Create a topic with queues on the given brokers, or on all live brokers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateTopics(self, request, context):
-        """Create many topics, each as CreateTopic would, as many at one revision as etcd takes. One that is
-        refused keeps none of the others from being made.
+        """Create many topics, each as by CreateTopic, with as few transactions as etcd allows. If one topic
+        is refused, the others are created.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateTopic(self, request, context):
-        """Change a topic's attributes or permissions, or add queues on old and new brokers.
+        """Change a topic's attributes or permissions, or add queues on its brokers and on others.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteTopic(self, request, context):
-        """Delete a topic with its queues and the subscriptions to it. A topic of the same name created
+        """Delete a topic with its queues and the subscriptions to it. A topic with the same name created
         later is another incarnation.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -222,29 +224,29 @@ class NameServerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListTopics(self, request, context):
-        """Every topic with its queues, in the order of names, from the cache.
+        """All topics with their queues, in the order of names, from the cache.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateGroup(self, request, context):
-        """Create a consumer group. Subscribe can do it as well.
+        """Create a consumer group. Subscribe can create it too.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateGroup(self, request, context):
-        """Replace a group's configuration; its incarnation and subscriptions stay.
+        """Replace a group's configuration. Its incarnation and subscriptions do not change.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteGroup(self, request, context):
-        """Delete a group with its subscriptions. The offset service deletes its progress and ends its
-        members: whether there are any is not looked at here, asking first is the tools' courtesy.
+        """Delete a group with its subscriptions. The offset service then deletes its progress and removes its
+        members. The call does not check whether the group has members; tools check that before.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -258,40 +260,40 @@ class NameServerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListGroups(self, request, context):
-        """Every group and every subscription, in the order of names, from the cache.
+        """All groups and all subscriptions, in the order of names, from the cache.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Subscribe(self, request, context):
-        """Record, once, that a group reads a topic. The revision of the record is what "a queue born
-        after the group subscribed" is measured against; repeating the call returns the first one.
+        """Record that a group reads a topic. A queue is new to the group if it was created after the revision
+        of this record; a repeated call returns the first record.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ProvideGroupTopic(self, request, context):
-        """Make a group's retry or dead-letter topic, or give it the queues that brokers lack. Repeating
-        the call changes nothing more.
+        """Create a group's retry or dead-letter topic, or add missing queues on brokers. A repeated call
+        changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RemoveBroker(self, request, context):
-        """Remove a broker from the routes: its queues, and while it is not live also the state of its log
-        and its live settings. INVALID_ARGUMENT if the broker is live and not drained, or if a topic has
-        queues on no other broker. Messages are not looked at: asking first (DescribeDrain) is the tools'
-        courtesy. Repeating the call changes nothing more.
+        """Remove a broker from the routes: its queues and, if it is not live, also the state of its log and
+        its live settings. INVALID_ARGUMENT if the broker is live and not drained, or if a topic has queues
+        on no other broker. The call does not check whether the broker has messages; tools check that
+        before (DescribeDrain). A repeated call changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeCluster(self, request, context):
-        """Everything a status page shows.
+        """State of the cluster, for status pages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -306,9 +308,9 @@ class NameServerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FinishUpgrade(self, request, context):
-        """Raises the cluster's feature level to that of the nameserver, which ends an upgrade: services of
-        a lower level are refused from then on. Refused with INVALID_ARGUMENT while a registered service
-        supports less.
+        """Raise the cluster's feature level to that of the nameserver, which ends an upgrade: services of a
+        lower level are refused from then on. INVALID_ARGUMENT while a registered service supports a lower
+        level only.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -428,15 +430,16 @@ def add_NameServerServicer_to_server(servicer, server):
 class NameServer:
     """Routes: brokers, topics, queues, consumer groups and subscriptions, all kept in etcd.
 
-    Nameservers hold no state of their own. Reads are served from a cache that follows etcd by
-    watch, and go on while etcd is away (`etcd_reachable` false says so); writes then fail with
-    ETCD_UNAVAILABLE, which a caller may retry. Every answer carries the etcd revision it is true
-    for; a caller that has seen a later one asks with `min_revision` and never reads the past.
+    Nameservers have no state of their own. They answer reads from a cache that follows etcd, also while
+    etcd is not reachable (then `etcd_reachable` is false). Writes then fail with ETCD_UNAVAILABLE, and
+    the caller may retry. Each reply has the etcd revision of its data. A caller that has seen a later
+    revision sends it as `min_revision`, and does not get older data.
 
-    A caller may send the metadata key `rockoon-cluster`; a nameserver of another cluster refuses.
+    A caller may send the metadata key `rockoon-cluster`; a nameserver of another cluster refuses the
+    call.
 
-    A nameserver may have a second listener for callers from another network. It answers them alike,
-    but with the addresses that nodes have for those, and registers no node.
+    A nameserver may have a second listener for callers from another network. It gives these callers the
+    addresses for their network, and does not register nodes.
     """
 
     @staticmethod

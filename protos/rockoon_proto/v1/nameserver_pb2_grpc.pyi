@@ -29,15 +29,16 @@ GRPC_VERSION: str
 class NameServerStub:
     """Routes: brokers, topics, queues, consumer groups and subscriptions, all kept in etcd.
 
-    Nameservers hold no state of their own. Reads are served from a cache that follows etcd by
-    watch, and go on while etcd is away (`etcd_reachable` false says so); writes then fail with
-    ETCD_UNAVAILABLE, which a caller may retry. Every answer carries the etcd revision it is true
-    for; a caller that has seen a later one asks with `min_revision` and never reads the past.
+    Nameservers have no state of their own. They answer reads from a cache that follows etcd, also while
+    etcd is not reachable (then `etcd_reachable` is false). Writes then fail with ETCD_UNAVAILABLE, and
+    the caller may retry. Each reply has the etcd revision of its data. A caller that has seen a later
+    revision sends it as `min_revision`, and does not get older data.
 
-    A caller may send the metadata key `rockoon-cluster`; a nameserver of another cluster refuses.
+    A caller may send the metadata key `rockoon-cluster`; a nameserver of another cluster refuses the
+    call.
 
-    A nameserver may have a second listener for callers from another network. It answers them alike,
-    but with the addresses that nodes have for those, and registers no node.
+    A nameserver may have a second listener for callers from another network. It gives these callers the
+    addresses for their network, and does not register nodes.
     """
 
     @_typing.overload
@@ -45,161 +46,163 @@ class NameServerStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> NameServerAsyncStub: ...
     RegisterNode: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.RegisterNodeRequest, _nameserver_pb2.RegisterNodeReply]
-    """Announce a broker or an offset service and keep its lease alive. Repeated every
-    `renew_seconds` to any nameserver; when the repeats stop, the node leaves the routes.
+    """Register a broker or an offset service, and keep its lease alive. The node repeats the call every
+    `renew_seconds` to any nameserver; without further calls, the node is removed from the routes.
     """
     UnregisterNode: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.UnregisterNodeRequest, _nameserver_pb2.UnregisterNodeReply]
-    """Leave the routes at once (a clean stop)."""
+    """Remove a node from the routes at once (clean stop)."""
     GetRoute: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.GetRouteRequest, _nameserver_pb2.RouteUpdate]
     """The routes of some topics, or of all."""
     WatchRoutes: _grpc.UnaryStreamMultiCallable[_nameserver_pb2.WatchRoutesRequest, _nameserver_pb2.RouteUpdate]
-    """A snapshot, or what came after a revision, then every change as it happens. A caller whose
-    revision is no longer known (compaction, a long absence) is sent a snapshot again.
+    """A snapshot, or the changes after a revision, and then each change. If the changes after the
+    caller's revision are no longer known (compaction of etcd, a long absence), it gets a snapshot.
     """
     CreateTopic: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.CreateTopicRequest, _nameserver_pb2.TopicReply]
-    """Create a topic with queues on the brokers given, or on every live broker."""
+    """Create a topic with queues on the given brokers, or on all live brokers."""
     CreateTopics: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.CreateTopicsRequest, _nameserver_pb2.CreateTopicsReply]
-    """Create many topics, each as CreateTopic would, as many at one revision as etcd takes. One that is
-    refused keeps none of the others from being made.
+    """Create many topics, each as by CreateTopic, with as few transactions as etcd allows. If one topic
+    is refused, the others are created.
     """
     UpdateTopic: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.UpdateTopicRequest, _nameserver_pb2.TopicReply]
-    """Change a topic's attributes or permissions, or add queues on old and new brokers."""
+    """Change a topic's attributes or permissions, or add queues on its brokers and on others."""
     DeleteTopic: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.DeleteTopicRequest, _nameserver_pb2.DeleteReply]
-    """Delete a topic with its queues and the subscriptions to it. A topic of the same name created
+    """Delete a topic with its queues and the subscriptions to it. A topic with the same name created
     later is another incarnation.
     """
     ListTopics: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.ListTopicsRequest, _nameserver_pb2.ListTopicsReply]
-    """Every topic with its queues, in the order of names, from the cache."""
+    """All topics with their queues, in the order of names, from the cache."""
     CreateGroup: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.CreateGroupRequest, _nameserver_pb2.GroupReply]
-    """Create a consumer group. Subscribe can do it as well."""
+    """Create a consumer group. Subscribe can create it too."""
     UpdateGroup: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.UpdateGroupRequest, _nameserver_pb2.GroupReply]
-    """Replace a group's configuration; its incarnation and subscriptions stay."""
+    """Replace a group's configuration. Its incarnation and subscriptions do not change."""
     DeleteGroup: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.DeleteGroupRequest, _nameserver_pb2.DeleteReply]
-    """Delete a group with its subscriptions. The offset service deletes its progress and ends its
-    members: whether there are any is not looked at here, asking first is the tools' courtesy.
+    """Delete a group with its subscriptions. The offset service then deletes its progress and removes its
+    members. The call does not check whether the group has members; tools check that before.
     """
     GetGroup: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.GetGroupRequest, _nameserver_pb2.GetGroupReply]
     """One group with its subscriptions, from the cache."""
     ListGroups: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.ListGroupsRequest, _nameserver_pb2.ListGroupsReply]
-    """Every group and every subscription, in the order of names, from the cache."""
+    """All groups and all subscriptions, in the order of names, from the cache."""
     Subscribe: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.SubscribeRequest, _nameserver_pb2.SubscribeReply]
-    """Record, once, that a group reads a topic. The revision of the record is what "a queue born
-    after the group subscribed" is measured against; repeating the call returns the first one.
+    """Record that a group reads a topic. A queue is new to the group if it was created after the revision
+    of this record; a repeated call returns the first record.
     """
     ProvideGroupTopic: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.ProvideGroupTopicRequest, _nameserver_pb2.TopicReply]
-    """Make a group's retry or dead-letter topic, or give it the queues that brokers lack. Repeating
-    the call changes nothing more.
+    """Create a group's retry or dead-letter topic, or add missing queues on brokers. A repeated call
+    changes nothing.
     """
     RemoveBroker: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.RemoveBrokerRequest, _nameserver_pb2.RemoveBrokerReply]
-    """Remove a broker from the routes: its queues, and while it is not live also the state of its log
-    and its live settings. INVALID_ARGUMENT if the broker is live and not drained, or if a topic has
-    queues on no other broker. Messages are not looked at: asking first (DescribeDrain) is the tools'
-    courtesy. Repeating the call changes nothing more.
+    """Remove a broker from the routes: its queues and, if it is not live, also the state of its log and
+    its live settings. INVALID_ARGUMENT if the broker is live and not drained, or if a topic has queues
+    on no other broker. The call does not check whether the broker has messages; tools check that
+    before (DescribeDrain). A repeated call changes nothing.
     """
     DescribeCluster: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.DescribeClusterRequest, _nameserver_pb2.DescribeClusterReply]
-    """Everything a status page shows."""
+    """State of the cluster, for status pages."""
     ReadRoutes: _grpc.UnaryStreamMultiCallable[_nameserver_pb2.ReadRoutesRequest, _nameserver_pb2.ReadRoutesReply]
     """All keys of the cluster at one revision, for a backup: with the verifiers of access keys, and
     without nodes, which register again.
     """
     FinishUpgrade: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.FinishUpgradeRequest, _nameserver_pb2.FinishUpgradeReply]
-    """Raises the cluster's feature level to that of the nameserver, which ends an upgrade: services of
-    a lower level are refused from then on. Refused with INVALID_ARGUMENT while a registered service
-    supports less.
+    """Raise the cluster's feature level to that of the nameserver, which ends an upgrade: services of a
+    lower level are refused from then on. INVALID_ARGUMENT while a registered service supports a lower
+    level only.
     """
 
 @_typing.type_check_only
 class NameServerAsyncStub(NameServerStub):
     """Routes: brokers, topics, queues, consumer groups and subscriptions, all kept in etcd.
 
-    Nameservers hold no state of their own. Reads are served from a cache that follows etcd by
-    watch, and go on while etcd is away (`etcd_reachable` false says so); writes then fail with
-    ETCD_UNAVAILABLE, which a caller may retry. Every answer carries the etcd revision it is true
-    for; a caller that has seen a later one asks with `min_revision` and never reads the past.
+    Nameservers have no state of their own. They answer reads from a cache that follows etcd, also while
+    etcd is not reachable (then `etcd_reachable` is false). Writes then fail with ETCD_UNAVAILABLE, and
+    the caller may retry. Each reply has the etcd revision of its data. A caller that has seen a later
+    revision sends it as `min_revision`, and does not get older data.
 
-    A caller may send the metadata key `rockoon-cluster`; a nameserver of another cluster refuses.
+    A caller may send the metadata key `rockoon-cluster`; a nameserver of another cluster refuses the
+    call.
 
-    A nameserver may have a second listener for callers from another network. It answers them alike,
-    but with the addresses that nodes have for those, and registers no node.
+    A nameserver may have a second listener for callers from another network. It gives these callers the
+    addresses for their network, and does not register nodes.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     RegisterNode: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.RegisterNodeRequest, _nameserver_pb2.RegisterNodeReply]  # type: ignore[assignment]
-    """Announce a broker or an offset service and keep its lease alive. Repeated every
-    `renew_seconds` to any nameserver; when the repeats stop, the node leaves the routes.
+    """Register a broker or an offset service, and keep its lease alive. The node repeats the call every
+    `renew_seconds` to any nameserver; without further calls, the node is removed from the routes.
     """
     UnregisterNode: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.UnregisterNodeRequest, _nameserver_pb2.UnregisterNodeReply]  # type: ignore[assignment]
-    """Leave the routes at once (a clean stop)."""
+    """Remove a node from the routes at once (clean stop)."""
     GetRoute: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.GetRouteRequest, _nameserver_pb2.RouteUpdate]  # type: ignore[assignment]
     """The routes of some topics, or of all."""
     WatchRoutes: _aio.UnaryStreamMultiCallable[_nameserver_pb2.WatchRoutesRequest, _nameserver_pb2.RouteUpdate]  # type: ignore[assignment]
-    """A snapshot, or what came after a revision, then every change as it happens. A caller whose
-    revision is no longer known (compaction, a long absence) is sent a snapshot again.
+    """A snapshot, or the changes after a revision, and then each change. If the changes after the
+    caller's revision are no longer known (compaction of etcd, a long absence), it gets a snapshot.
     """
     CreateTopic: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.CreateTopicRequest, _nameserver_pb2.TopicReply]  # type: ignore[assignment]
-    """Create a topic with queues on the brokers given, or on every live broker."""
+    """Create a topic with queues on the given brokers, or on all live brokers."""
     CreateTopics: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.CreateTopicsRequest, _nameserver_pb2.CreateTopicsReply]  # type: ignore[assignment]
-    """Create many topics, each as CreateTopic would, as many at one revision as etcd takes. One that is
-    refused keeps none of the others from being made.
+    """Create many topics, each as by CreateTopic, with as few transactions as etcd allows. If one topic
+    is refused, the others are created.
     """
     UpdateTopic: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.UpdateTopicRequest, _nameserver_pb2.TopicReply]  # type: ignore[assignment]
-    """Change a topic's attributes or permissions, or add queues on old and new brokers."""
+    """Change a topic's attributes or permissions, or add queues on its brokers and on others."""
     DeleteTopic: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.DeleteTopicRequest, _nameserver_pb2.DeleteReply]  # type: ignore[assignment]
-    """Delete a topic with its queues and the subscriptions to it. A topic of the same name created
+    """Delete a topic with its queues and the subscriptions to it. A topic with the same name created
     later is another incarnation.
     """
     ListTopics: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.ListTopicsRequest, _nameserver_pb2.ListTopicsReply]  # type: ignore[assignment]
-    """Every topic with its queues, in the order of names, from the cache."""
+    """All topics with their queues, in the order of names, from the cache."""
     CreateGroup: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.CreateGroupRequest, _nameserver_pb2.GroupReply]  # type: ignore[assignment]
-    """Create a consumer group. Subscribe can do it as well."""
+    """Create a consumer group. Subscribe can create it too."""
     UpdateGroup: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.UpdateGroupRequest, _nameserver_pb2.GroupReply]  # type: ignore[assignment]
-    """Replace a group's configuration; its incarnation and subscriptions stay."""
+    """Replace a group's configuration. Its incarnation and subscriptions do not change."""
     DeleteGroup: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.DeleteGroupRequest, _nameserver_pb2.DeleteReply]  # type: ignore[assignment]
-    """Delete a group with its subscriptions. The offset service deletes its progress and ends its
-    members: whether there are any is not looked at here, asking first is the tools' courtesy.
+    """Delete a group with its subscriptions. The offset service then deletes its progress and removes its
+    members. The call does not check whether the group has members; tools check that before.
     """
     GetGroup: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.GetGroupRequest, _nameserver_pb2.GetGroupReply]  # type: ignore[assignment]
     """One group with its subscriptions, from the cache."""
     ListGroups: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.ListGroupsRequest, _nameserver_pb2.ListGroupsReply]  # type: ignore[assignment]
-    """Every group and every subscription, in the order of names, from the cache."""
+    """All groups and all subscriptions, in the order of names, from the cache."""
     Subscribe: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.SubscribeRequest, _nameserver_pb2.SubscribeReply]  # type: ignore[assignment]
-    """Record, once, that a group reads a topic. The revision of the record is what "a queue born
-    after the group subscribed" is measured against; repeating the call returns the first one.
+    """Record that a group reads a topic. A queue is new to the group if it was created after the revision
+    of this record; a repeated call returns the first record.
     """
     ProvideGroupTopic: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.ProvideGroupTopicRequest, _nameserver_pb2.TopicReply]  # type: ignore[assignment]
-    """Make a group's retry or dead-letter topic, or give it the queues that brokers lack. Repeating
-    the call changes nothing more.
+    """Create a group's retry or dead-letter topic, or add missing queues on brokers. A repeated call
+    changes nothing.
     """
     RemoveBroker: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.RemoveBrokerRequest, _nameserver_pb2.RemoveBrokerReply]  # type: ignore[assignment]
-    """Remove a broker from the routes: its queues, and while it is not live also the state of its log
-    and its live settings. INVALID_ARGUMENT if the broker is live and not drained, or if a topic has
-    queues on no other broker. Messages are not looked at: asking first (DescribeDrain) is the tools'
-    courtesy. Repeating the call changes nothing more.
+    """Remove a broker from the routes: its queues and, if it is not live, also the state of its log and
+    its live settings. INVALID_ARGUMENT if the broker is live and not drained, or if a topic has queues
+    on no other broker. The call does not check whether the broker has messages; tools check that
+    before (DescribeDrain). A repeated call changes nothing.
     """
     DescribeCluster: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.DescribeClusterRequest, _nameserver_pb2.DescribeClusterReply]  # type: ignore[assignment]
-    """Everything a status page shows."""
+    """State of the cluster, for status pages."""
     ReadRoutes: _aio.UnaryStreamMultiCallable[_nameserver_pb2.ReadRoutesRequest, _nameserver_pb2.ReadRoutesReply]  # type: ignore[assignment]
     """All keys of the cluster at one revision, for a backup: with the verifiers of access keys, and
     without nodes, which register again.
     """
     FinishUpgrade: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.FinishUpgradeRequest, _nameserver_pb2.FinishUpgradeReply]  # type: ignore[assignment]
-    """Raises the cluster's feature level to that of the nameserver, which ends an upgrade: services of
-    a lower level are refused from then on. Refused with INVALID_ARGUMENT while a registered service
-    supports less.
+    """Raise the cluster's feature level to that of the nameserver, which ends an upgrade: services of a
+    lower level are refused from then on. INVALID_ARGUMENT while a registered service supports a lower
+    level only.
     """
 
 class NameServerServicer(metaclass=_abc_1.ABCMeta):
     """Routes: brokers, topics, queues, consumer groups and subscriptions, all kept in etcd.
 
-    Nameservers hold no state of their own. Reads are served from a cache that follows etcd by
-    watch, and go on while etcd is away (`etcd_reachable` false says so); writes then fail with
-    ETCD_UNAVAILABLE, which a caller may retry. Every answer carries the etcd revision it is true
-    for; a caller that has seen a later one asks with `min_revision` and never reads the past.
+    Nameservers have no state of their own. They answer reads from a cache that follows etcd, also while
+    etcd is not reachable (then `etcd_reachable` is false). Writes then fail with ETCD_UNAVAILABLE, and
+    the caller may retry. Each reply has the etcd revision of its data. A caller that has seen a later
+    revision sends it as `min_revision`, and does not get older data.
 
-    A caller may send the metadata key `rockoon-cluster`; a nameserver of another cluster refuses.
+    A caller may send the metadata key `rockoon-cluster`; a nameserver of another cluster refuses the
+    call.
 
-    A nameserver may have a second listener for callers from another network. It answers them alike,
-    but with the addresses that nodes have for those, and registers no node.
+    A nameserver may have a second listener for callers from another network. It gives these callers the
+    addresses for their network, and does not register nodes.
     """
 
     @_abc_1.abstractmethod
@@ -208,8 +211,8 @@ class NameServerServicer(metaclass=_abc_1.ABCMeta):
         request: _nameserver_pb2.RegisterNodeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_nameserver_pb2.RegisterNodeReply, _abc.Awaitable[_nameserver_pb2.RegisterNodeReply]]:
-        """Announce a broker or an offset service and keep its lease alive. Repeated every
-        `renew_seconds` to any nameserver; when the repeats stop, the node leaves the routes.
+        """Register a broker or an offset service, and keep its lease alive. The node repeats the call every
+        `renew_seconds` to any nameserver; without further calls, the node is removed from the routes.
         """
 
     @_abc_1.abstractmethod
@@ -218,7 +221,7 @@ class NameServerServicer(metaclass=_abc_1.ABCMeta):
         request: _nameserver_pb2.UnregisterNodeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_nameserver_pb2.UnregisterNodeReply, _abc.Awaitable[_nameserver_pb2.UnregisterNodeReply]]:
-        """Leave the routes at once (a clean stop)."""
+        """Remove a node from the routes at once (clean stop)."""
 
     @_abc_1.abstractmethod
     def GetRoute(
@@ -234,8 +237,8 @@ class NameServerServicer(metaclass=_abc_1.ABCMeta):
         request: _nameserver_pb2.WatchRoutesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_nameserver_pb2.RouteUpdate], _abc.AsyncIterator[_nameserver_pb2.RouteUpdate]]:
-        """A snapshot, or what came after a revision, then every change as it happens. A caller whose
-        revision is no longer known (compaction, a long absence) is sent a snapshot again.
+        """A snapshot, or the changes after a revision, and then each change. If the changes after the
+        caller's revision are no longer known (compaction of etcd, a long absence), it gets a snapshot.
         """
 
     @_abc_1.abstractmethod
@@ -244,7 +247,7 @@ class NameServerServicer(metaclass=_abc_1.ABCMeta):
         request: _nameserver_pb2.CreateTopicRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_nameserver_pb2.TopicReply, _abc.Awaitable[_nameserver_pb2.TopicReply]]:
-        """Create a topic with queues on the brokers given, or on every live broker."""
+        """Create a topic with queues on the given brokers, or on all live brokers."""
 
     @_abc_1.abstractmethod
     def CreateTopics(
@@ -252,8 +255,8 @@ class NameServerServicer(metaclass=_abc_1.ABCMeta):
         request: _nameserver_pb2.CreateTopicsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_nameserver_pb2.CreateTopicsReply, _abc.Awaitable[_nameserver_pb2.CreateTopicsReply]]:
-        """Create many topics, each as CreateTopic would, as many at one revision as etcd takes. One that is
-        refused keeps none of the others from being made.
+        """Create many topics, each as by CreateTopic, with as few transactions as etcd allows. If one topic
+        is refused, the others are created.
         """
 
     @_abc_1.abstractmethod
@@ -262,7 +265,7 @@ class NameServerServicer(metaclass=_abc_1.ABCMeta):
         request: _nameserver_pb2.UpdateTopicRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_nameserver_pb2.TopicReply, _abc.Awaitable[_nameserver_pb2.TopicReply]]:
-        """Change a topic's attributes or permissions, or add queues on old and new brokers."""
+        """Change a topic's attributes or permissions, or add queues on its brokers and on others."""
 
     @_abc_1.abstractmethod
     def DeleteTopic(
@@ -270,7 +273,7 @@ class NameServerServicer(metaclass=_abc_1.ABCMeta):
         request: _nameserver_pb2.DeleteTopicRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_nameserver_pb2.DeleteReply, _abc.Awaitable[_nameserver_pb2.DeleteReply]]:
-        """Delete a topic with its queues and the subscriptions to it. A topic of the same name created
+        """Delete a topic with its queues and the subscriptions to it. A topic with the same name created
         later is another incarnation.
         """
 
@@ -280,7 +283,7 @@ class NameServerServicer(metaclass=_abc_1.ABCMeta):
         request: _nameserver_pb2.ListTopicsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_nameserver_pb2.ListTopicsReply, _abc.Awaitable[_nameserver_pb2.ListTopicsReply]]:
-        """Every topic with its queues, in the order of names, from the cache."""
+        """All topics with their queues, in the order of names, from the cache."""
 
     @_abc_1.abstractmethod
     def CreateGroup(
@@ -288,7 +291,7 @@ class NameServerServicer(metaclass=_abc_1.ABCMeta):
         request: _nameserver_pb2.CreateGroupRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_nameserver_pb2.GroupReply, _abc.Awaitable[_nameserver_pb2.GroupReply]]:
-        """Create a consumer group. Subscribe can do it as well."""
+        """Create a consumer group. Subscribe can create it too."""
 
     @_abc_1.abstractmethod
     def UpdateGroup(
@@ -296,7 +299,7 @@ class NameServerServicer(metaclass=_abc_1.ABCMeta):
         request: _nameserver_pb2.UpdateGroupRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_nameserver_pb2.GroupReply, _abc.Awaitable[_nameserver_pb2.GroupReply]]:
-        """Replace a group's configuration; its incarnation and subscriptions stay."""
+        """Replace a group's configuration. Its incarnation and subscriptions do not change."""
 
     @_abc_1.abstractmethod
     def DeleteGroup(
@@ -304,8 +307,8 @@ class NameServerServicer(metaclass=_abc_1.ABCMeta):
         request: _nameserver_pb2.DeleteGroupRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_nameserver_pb2.DeleteReply, _abc.Awaitable[_nameserver_pb2.DeleteReply]]:
-        """Delete a group with its subscriptions. The offset service deletes its progress and ends its
-        members: whether there are any is not looked at here, asking first is the tools' courtesy.
+        """Delete a group with its subscriptions. The offset service then deletes its progress and removes its
+        members. The call does not check whether the group has members; tools check that before.
         """
 
     @_abc_1.abstractmethod
@@ -322,7 +325,7 @@ class NameServerServicer(metaclass=_abc_1.ABCMeta):
         request: _nameserver_pb2.ListGroupsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_nameserver_pb2.ListGroupsReply, _abc.Awaitable[_nameserver_pb2.ListGroupsReply]]:
-        """Every group and every subscription, in the order of names, from the cache."""
+        """All groups and all subscriptions, in the order of names, from the cache."""
 
     @_abc_1.abstractmethod
     def Subscribe(
@@ -330,8 +333,8 @@ class NameServerServicer(metaclass=_abc_1.ABCMeta):
         request: _nameserver_pb2.SubscribeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_nameserver_pb2.SubscribeReply, _abc.Awaitable[_nameserver_pb2.SubscribeReply]]:
-        """Record, once, that a group reads a topic. The revision of the record is what "a queue born
-        after the group subscribed" is measured against; repeating the call returns the first one.
+        """Record that a group reads a topic. A queue is new to the group if it was created after the revision
+        of this record; a repeated call returns the first record.
         """
 
     @_abc_1.abstractmethod
@@ -340,8 +343,8 @@ class NameServerServicer(metaclass=_abc_1.ABCMeta):
         request: _nameserver_pb2.ProvideGroupTopicRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_nameserver_pb2.TopicReply, _abc.Awaitable[_nameserver_pb2.TopicReply]]:
-        """Make a group's retry or dead-letter topic, or give it the queues that brokers lack. Repeating
-        the call changes nothing more.
+        """Create a group's retry or dead-letter topic, or add missing queues on brokers. A repeated call
+        changes nothing.
         """
 
     @_abc_1.abstractmethod
@@ -350,10 +353,10 @@ class NameServerServicer(metaclass=_abc_1.ABCMeta):
         request: _nameserver_pb2.RemoveBrokerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_nameserver_pb2.RemoveBrokerReply, _abc.Awaitable[_nameserver_pb2.RemoveBrokerReply]]:
-        """Remove a broker from the routes: its queues, and while it is not live also the state of its log
-        and its live settings. INVALID_ARGUMENT if the broker is live and not drained, or if a topic has
-        queues on no other broker. Messages are not looked at: asking first (DescribeDrain) is the tools'
-        courtesy. Repeating the call changes nothing more.
+        """Remove a broker from the routes: its queues and, if it is not live, also the state of its log and
+        its live settings. INVALID_ARGUMENT if the broker is live and not drained, or if a topic has queues
+        on no other broker. The call does not check whether the broker has messages; tools check that
+        before (DescribeDrain). A repeated call changes nothing.
         """
 
     @_abc_1.abstractmethod
@@ -362,7 +365,7 @@ class NameServerServicer(metaclass=_abc_1.ABCMeta):
         request: _nameserver_pb2.DescribeClusterRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_nameserver_pb2.DescribeClusterReply, _abc.Awaitable[_nameserver_pb2.DescribeClusterReply]]:
-        """Everything a status page shows."""
+        """State of the cluster, for status pages."""
 
     @_abc_1.abstractmethod
     def ReadRoutes(
@@ -380,9 +383,9 @@ class NameServerServicer(metaclass=_abc_1.ABCMeta):
         request: _nameserver_pb2.FinishUpgradeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_nameserver_pb2.FinishUpgradeReply, _abc.Awaitable[_nameserver_pb2.FinishUpgradeReply]]:
-        """Raises the cluster's feature level to that of the nameserver, which ends an upgrade: services of
-        a lower level are refused from then on. Refused with INVALID_ARGUMENT while a registered service
-        supports less.
+        """Raise the cluster's feature level to that of the nameserver, which ends an upgrade: services of a
+        lower level are refused from then on. INVALID_ARGUMENT while a registered service supports a lower
+        level only.
         """
 
 def add_NameServerServicer_to_server(servicer: NameServerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

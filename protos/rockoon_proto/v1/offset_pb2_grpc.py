@@ -26,16 +26,17 @@ if _version_not_supported:
 
 
 class OffsetServiceStub:
-    """Progress: who has read what, and where does a reader start?
+    """Progress of consumer groups: what a group has read of each queue, and where a reader starts.
 
     One offset per (group, queue), with the queue's incarnation and an epoch. Commits only move
     forward unless forced. A commit must have the current epoch, which grows with each new owner and
     each reset. An acknowledged commit is on disk.
 
-    A queue goes from one live member to another by a hand-over: the new one asks (Resolve) and is
-    answered QUEUE_HELD, the old one sees from the members that the queue is no longer its own,
-    finishes, commits and releases (Commit), the new one is told (WatchGroup) and asks again. A member
-    that does not let go in time is overtaken.
+    A queue passes from one live member to another by a hand-over. The new member calls Resolve and gets
+    QUEUE_HELD. The owner learns from the list of members that the queue is no longer assigned to it. It
+    finishes its messages, commits, and releases the queue (Commit). WatchGroup reports the release to
+    the new member, which calls Resolve again. If the owner does not release the queue within
+    `handover_seconds_max`, the new member gets it without a release.
     """
 
     def __init__(self, channel):
@@ -137,52 +138,54 @@ class OffsetServiceStub:
 
 
 class OffsetServiceServicer:
-    """Progress: who has read what, and where does a reader start?
+    """Progress of consumer groups: what a group has read of each queue, and where a reader starts.
 
     One offset per (group, queue), with the queue's incarnation and an epoch. Commits only move
     forward unless forced. A commit must have the current epoch, which grows with each new owner and
     each reset. An acknowledged commit is on disk.
 
-    A queue goes from one live member to another by a hand-over: the new one asks (Resolve) and is
-    answered QUEUE_HELD, the old one sees from the members that the queue is no longer its own,
-    finishes, commits and releases (Commit), the new one is told (WatchGroup) and asks again. A member
-    that does not let go in time is overtaken.
+    A queue passes from one live member to another by a hand-over. The new member calls Resolve and gets
+    QUEUE_HELD. The owner learns from the list of members that the queue is no longer assigned to it. It
+    finishes its messages, commits, and releases the queue (Commit). WatchGroup reports the release to
+    the new member, which calls Resolve again. If the owner does not release the queue within
+    `handover_seconds_max`, the new member gets it without a release.
     """
 
     def Heartbeat(self, request, context):
-        """Join a group, or stay in it. Repeated every `heartbeat_seconds`; a member that is silent for
-        `lease_seconds` is out. GROUP_NOT_FOUND: the group this process was a member of was deleted.
+        """Join a group, or stay in it. A member repeats it every `heartbeat_seconds`; a member that does not
+        call for `lease_seconds` is removed. GROUP_NOT_FOUND: the group that the process joined was
+        deleted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Leave(self, request, context):
-        """Leave a group at once (a clean stop); others may then take the member's queues.
+        """Leave a group (clean stop). Other members can take the queues at once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchGroup(self, request, context):
-        """The group's members now, then every change of members, routes of its topics, or progress by a
-        reset.
+        """The members of the group, then each change of the members, of the routes of its topics, or of its
+        progress by a reset.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Query(self, request, context):
-        """The offset of one queue as RocketMQ's QUERY_CONSUMER_OFFSET answers it: a number or "not
-        found", with the new-queue rule in force applied. Changes nothing.
+        """The offset of one queue as RocketMQ's QUERY_CONSUMER_OFFSET answers it: a number or "not found",
+        by the new-queue rule of the group. Changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Resolve(self, request, context):
-        """Where a reader starts on each queue, and why. The decision is stored before it is answered.
-        A group that does not exist is not created: NameServer.Subscribe does that first.
+        """Start position of a reader on each queue, and its reason. The decision is stored before the reply.
+        The group must exist: NameServer.Subscribe creates it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -197,15 +200,15 @@ class OffsetServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PlanReset(self, request, context):
-        """Work out a reset without changing anything; the plan is kept for ten minutes.
+        """Plan a reset without changing progress. The plan is kept for ten minutes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ApplyReset(self, request, context):
-        """Do what a plan says, if progress is still as the plan saw it; else PLAN_STALE. The progress of a
-        group that reads moves all the time: Reset compares nothing.
+        """Apply a plan. PLAN_STALE if progress has changed since the plan was made. For a group that is
+        reading, use Reset, which does not compare progress.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -213,70 +216,73 @@ class OffsetServiceServicer:
 
     def Reset(self, request, context):
         """Reset the current progress in one step, without a plan. The reply has the progress that was
-        replaced. What receivers hold in flight on the queues is dropped, as by ApplyReset.
+        replaced. Messages of these queues are no longer in flight, as after ApplyReset.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UndoReset(self, request, context):
-        """Put back what a reset replaced.
+        """Restore the progress that a reset replaced.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListProgress(self, request, context):
-        """Stored progress, sorted by group and queue; asks no broker.
+        """Stored progress, sorted by group and queue. Calls no broker.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Lag(self, request, context):
-        """How far behind a group is, from one consistent look: never negative, never a guess.
+        """Number and age of the messages that a group has not read. Never negative, and never estimated.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Unread(self, request, context):
-        """What consumer groups have not read of a part of a broker's log. For brokers, before they delete it.
+        """Messages of a part of a broker's log that consumer groups have not read. A broker calls it before
+        it deletes the part.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListMembers(self, request, context):
-        """Who is alive in each group.
+        """Live members of each group.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListLocks(self, request, context):
-        """Which member holds which queue of a group, since when, and who waits for it.
+        """Owner of each queue of a group, since when it has owned the queue, and the members that wait for
+        it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Export(self, request, context):
-        """Stored progress as a file.
+        """Write stored progress to a file.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Import(self, request, context):
-        """Take progress from a file, each entry for itself; each one taken begins a new epoch.
+        """Store progress from a file. Each entry is imported or skipped separately. An imported entry begins
+        a new epoch.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReadState(self, request, context):
-        """The whole state of the service at one moment, for a backup. The first reply is sent when that
+        """The complete state of the service at one moment, for a backup. The first reply is sent when this
         state is durable.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -385,16 +391,17 @@ def add_OffsetServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class OffsetService:
-    """Progress: who has read what, and where does a reader start?
+    """Progress of consumer groups: what a group has read of each queue, and where a reader starts.
 
     One offset per (group, queue), with the queue's incarnation and an epoch. Commits only move
     forward unless forced. A commit must have the current epoch, which grows with each new owner and
     each reset. An acknowledged commit is on disk.
 
-    A queue goes from one live member to another by a hand-over: the new one asks (Resolve) and is
-    answered QUEUE_HELD, the old one sees from the members that the queue is no longer its own,
-    finishes, commits and releases (Commit), the new one is told (WatchGroup) and asks again. A member
-    that does not let go in time is overtaken.
+    A queue passes from one live member to another by a hand-over. The new member calls Resolve and gets
+    QUEUE_HELD. The owner learns from the list of members that the queue is no longer assigned to it. It
+    finishes its messages, commits, and releases the queue (Commit). WatchGroup reports the release to
+    the new member, which calls Resolve again. If the owner does not release the queue within
+    `handover_seconds_max`, the new member gets it without a release.
     """
 
     @staticmethod

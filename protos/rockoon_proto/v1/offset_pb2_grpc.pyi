@@ -27,16 +27,17 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class OffsetServiceStub:
-    """Progress: who has read what, and where does a reader start?
+    """Progress of consumer groups: what a group has read of each queue, and where a reader starts.
 
     One offset per (group, queue), with the queue's incarnation and an epoch. Commits only move
     forward unless forced. A commit must have the current epoch, which grows with each new owner and
     each reset. An acknowledged commit is on disk.
 
-    A queue goes from one live member to another by a hand-over: the new one asks (Resolve) and is
-    answered QUEUE_HELD, the old one sees from the members that the queue is no longer its own,
-    finishes, commits and releases (Commit), the new one is told (WatchGroup) and asks again. A member
-    that does not let go in time is overtaken.
+    A queue passes from one live member to another by a hand-over. The new member calls Resolve and gets
+    QUEUE_HELD. The owner learns from the list of members that the queue is no longer assigned to it. It
+    finishes its messages, commits, and releases the queue (Commit). WatchGroup reports the release to
+    the new member, which calls Resolve again. If the owner does not release the queue within
+    `handover_seconds_max`, the new member gets it without a release.
     """
 
     @_typing.overload
@@ -44,137 +45,153 @@ class OffsetServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> OffsetServiceAsyncStub: ...
     Heartbeat: _grpc.UnaryUnaryMultiCallable[_offset_pb2.HeartbeatRequest, _offset_pb2.HeartbeatReply]
-    """Join a group, or stay in it. Repeated every `heartbeat_seconds`; a member that is silent for
-    `lease_seconds` is out. GROUP_NOT_FOUND: the group this process was a member of was deleted.
+    """Join a group, or stay in it. A member repeats it every `heartbeat_seconds`; a member that does not
+    call for `lease_seconds` is removed. GROUP_NOT_FOUND: the group that the process joined was
+    deleted.
     """
     Leave: _grpc.UnaryUnaryMultiCallable[_offset_pb2.LeaveRequest, _offset_pb2.LeaveReply]
-    """Leave a group at once (a clean stop); others may then take the member's queues."""
+    """Leave a group (clean stop). Other members can take the queues at once."""
     WatchGroup: _grpc.UnaryStreamMultiCallable[_offset_pb2.WatchGroupRequest, _offset_pb2.GroupEvent]
-    """The group's members now, then every change of members, routes of its topics, or progress by a
-    reset.
+    """The members of the group, then each change of the members, of the routes of its topics, or of its
+    progress by a reset.
     """
     Query: _grpc.UnaryUnaryMultiCallable[_offset_pb2.QueryRequest, _offset_pb2.QueryReply]
-    """The offset of one queue as RocketMQ's QUERY_CONSUMER_OFFSET answers it: a number or "not
-    found", with the new-queue rule in force applied. Changes nothing.
+    """The offset of one queue as RocketMQ's QUERY_CONSUMER_OFFSET answers it: a number or "not found",
+    by the new-queue rule of the group. Changes nothing.
     """
     Resolve: _grpc.UnaryUnaryMultiCallable[_offset_pb2.ResolveRequest, _offset_pb2.ResolveReply]
-    """Where a reader starts on each queue, and why. The decision is stored before it is answered.
-    A group that does not exist is not created: NameServer.Subscribe does that first.
+    """Start position of a reader on each queue, and its reason. The decision is stored before the reply.
+    The group must exist: NameServer.Subscribe creates it.
     """
     Commit: _grpc.UnaryUnaryMultiCallable[_offset_pb2.CommitRequest, _offset_pb2.CommitReply]
     """Store the next offsets of queues, and release queues. Each entry is accepted or refused
     separately.
     """
     PlanReset: _grpc.UnaryUnaryMultiCallable[_offset_pb2.PlanResetRequest, _offset_pb2.ResetPlan]
-    """Work out a reset without changing anything; the plan is kept for ten minutes."""
+    """Plan a reset without changing progress. The plan is kept for ten minutes."""
     ApplyReset: _grpc.UnaryUnaryMultiCallable[_offset_pb2.ApplyResetRequest, _offset_pb2.ResetPlan]
-    """Do what a plan says, if progress is still as the plan saw it; else PLAN_STALE. The progress of a
-    group that reads moves all the time: Reset compares nothing.
+    """Apply a plan. PLAN_STALE if progress has changed since the plan was made. For a group that is
+    reading, use Reset, which does not compare progress.
     """
     Reset: _grpc.UnaryUnaryMultiCallable[_offset_pb2.ResetRequest, _offset_pb2.ResetPlan]
     """Reset the current progress in one step, without a plan. The reply has the progress that was
-    replaced. What receivers hold in flight on the queues is dropped, as by ApplyReset.
+    replaced. Messages of these queues are no longer in flight, as after ApplyReset.
     """
     UndoReset: _grpc.UnaryUnaryMultiCallable[_offset_pb2.UndoResetRequest, _offset_pb2.ResetPlan]
-    """Put back what a reset replaced."""
+    """Restore the progress that a reset replaced."""
     ListProgress: _grpc.UnaryUnaryMultiCallable[_offset_pb2.ListProgressRequest, _offset_pb2.ListProgressReply]
-    """Stored progress, sorted by group and queue; asks no broker."""
+    """Stored progress, sorted by group and queue. Calls no broker."""
     Lag: _grpc.UnaryUnaryMultiCallable[_offset_pb2.LagRequest, _offset_pb2.LagReply]
-    """How far behind a group is, from one consistent look: never negative, never a guess."""
+    """Number and age of the messages that a group has not read. Never negative, and never estimated."""
     Unread: _grpc.UnaryUnaryMultiCallable[_offset_pb2.UnreadRequest, _offset_pb2.UnreadReply]
-    """What consumer groups have not read of a part of a broker's log. For brokers, before they delete it."""
+    """Messages of a part of a broker's log that consumer groups have not read. A broker calls it before
+    it deletes the part.
+    """
     ListMembers: _grpc.UnaryUnaryMultiCallable[_offset_pb2.ListMembersRequest, _offset_pb2.ListMembersReply]
-    """Who is alive in each group."""
+    """Live members of each group."""
     ListLocks: _grpc.UnaryUnaryMultiCallable[_offset_pb2.ListLocksRequest, _offset_pb2.ListLocksReply]
-    """Which member holds which queue of a group, since when, and who waits for it."""
+    """Owner of each queue of a group, since when it has owned the queue, and the members that wait for
+    it.
+    """
     Export: _grpc.UnaryUnaryMultiCallable[_offset_pb2.ExportRequest, _offset_pb2.ExportReply]
-    """Stored progress as a file."""
+    """Write stored progress to a file."""
     Import: _grpc.UnaryUnaryMultiCallable[_offset_pb2.ImportRequest, _offset_pb2.ImportReply]
-    """Take progress from a file, each entry for itself; each one taken begins a new epoch."""
+    """Store progress from a file. Each entry is imported or skipped separately. An imported entry begins
+    a new epoch.
+    """
     ReadState: _grpc.UnaryStreamMultiCallable[_offset_pb2.ReadStateRequest, _offset_pb2.ReadStateReply]
-    """The whole state of the service at one moment, for a backup. The first reply is sent when that
+    """The complete state of the service at one moment, for a backup. The first reply is sent when this
     state is durable.
     """
 
 @_typing.type_check_only
 class OffsetServiceAsyncStub(OffsetServiceStub):
-    """Progress: who has read what, and where does a reader start?
+    """Progress of consumer groups: what a group has read of each queue, and where a reader starts.
 
     One offset per (group, queue), with the queue's incarnation and an epoch. Commits only move
     forward unless forced. A commit must have the current epoch, which grows with each new owner and
     each reset. An acknowledged commit is on disk.
 
-    A queue goes from one live member to another by a hand-over: the new one asks (Resolve) and is
-    answered QUEUE_HELD, the old one sees from the members that the queue is no longer its own,
-    finishes, commits and releases (Commit), the new one is told (WatchGroup) and asks again. A member
-    that does not let go in time is overtaken.
+    A queue passes from one live member to another by a hand-over. The new member calls Resolve and gets
+    QUEUE_HELD. The owner learns from the list of members that the queue is no longer assigned to it. It
+    finishes its messages, commits, and releases the queue (Commit). WatchGroup reports the release to
+    the new member, which calls Resolve again. If the owner does not release the queue within
+    `handover_seconds_max`, the new member gets it without a release.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Heartbeat: _aio.UnaryUnaryMultiCallable[_offset_pb2.HeartbeatRequest, _offset_pb2.HeartbeatReply]  # type: ignore[assignment]
-    """Join a group, or stay in it. Repeated every `heartbeat_seconds`; a member that is silent for
-    `lease_seconds` is out. GROUP_NOT_FOUND: the group this process was a member of was deleted.
+    """Join a group, or stay in it. A member repeats it every `heartbeat_seconds`; a member that does not
+    call for `lease_seconds` is removed. GROUP_NOT_FOUND: the group that the process joined was
+    deleted.
     """
     Leave: _aio.UnaryUnaryMultiCallable[_offset_pb2.LeaveRequest, _offset_pb2.LeaveReply]  # type: ignore[assignment]
-    """Leave a group at once (a clean stop); others may then take the member's queues."""
+    """Leave a group (clean stop). Other members can take the queues at once."""
     WatchGroup: _aio.UnaryStreamMultiCallable[_offset_pb2.WatchGroupRequest, _offset_pb2.GroupEvent]  # type: ignore[assignment]
-    """The group's members now, then every change of members, routes of its topics, or progress by a
-    reset.
+    """The members of the group, then each change of the members, of the routes of its topics, or of its
+    progress by a reset.
     """
     Query: _aio.UnaryUnaryMultiCallable[_offset_pb2.QueryRequest, _offset_pb2.QueryReply]  # type: ignore[assignment]
-    """The offset of one queue as RocketMQ's QUERY_CONSUMER_OFFSET answers it: a number or "not
-    found", with the new-queue rule in force applied. Changes nothing.
+    """The offset of one queue as RocketMQ's QUERY_CONSUMER_OFFSET answers it: a number or "not found",
+    by the new-queue rule of the group. Changes nothing.
     """
     Resolve: _aio.UnaryUnaryMultiCallable[_offset_pb2.ResolveRequest, _offset_pb2.ResolveReply]  # type: ignore[assignment]
-    """Where a reader starts on each queue, and why. The decision is stored before it is answered.
-    A group that does not exist is not created: NameServer.Subscribe does that first.
+    """Start position of a reader on each queue, and its reason. The decision is stored before the reply.
+    The group must exist: NameServer.Subscribe creates it.
     """
     Commit: _aio.UnaryUnaryMultiCallable[_offset_pb2.CommitRequest, _offset_pb2.CommitReply]  # type: ignore[assignment]
     """Store the next offsets of queues, and release queues. Each entry is accepted or refused
     separately.
     """
     PlanReset: _aio.UnaryUnaryMultiCallable[_offset_pb2.PlanResetRequest, _offset_pb2.ResetPlan]  # type: ignore[assignment]
-    """Work out a reset without changing anything; the plan is kept for ten minutes."""
+    """Plan a reset without changing progress. The plan is kept for ten minutes."""
     ApplyReset: _aio.UnaryUnaryMultiCallable[_offset_pb2.ApplyResetRequest, _offset_pb2.ResetPlan]  # type: ignore[assignment]
-    """Do what a plan says, if progress is still as the plan saw it; else PLAN_STALE. The progress of a
-    group that reads moves all the time: Reset compares nothing.
+    """Apply a plan. PLAN_STALE if progress has changed since the plan was made. For a group that is
+    reading, use Reset, which does not compare progress.
     """
     Reset: _aio.UnaryUnaryMultiCallable[_offset_pb2.ResetRequest, _offset_pb2.ResetPlan]  # type: ignore[assignment]
     """Reset the current progress in one step, without a plan. The reply has the progress that was
-    replaced. What receivers hold in flight on the queues is dropped, as by ApplyReset.
+    replaced. Messages of these queues are no longer in flight, as after ApplyReset.
     """
     UndoReset: _aio.UnaryUnaryMultiCallable[_offset_pb2.UndoResetRequest, _offset_pb2.ResetPlan]  # type: ignore[assignment]
-    """Put back what a reset replaced."""
+    """Restore the progress that a reset replaced."""
     ListProgress: _aio.UnaryUnaryMultiCallable[_offset_pb2.ListProgressRequest, _offset_pb2.ListProgressReply]  # type: ignore[assignment]
-    """Stored progress, sorted by group and queue; asks no broker."""
+    """Stored progress, sorted by group and queue. Calls no broker."""
     Lag: _aio.UnaryUnaryMultiCallable[_offset_pb2.LagRequest, _offset_pb2.LagReply]  # type: ignore[assignment]
-    """How far behind a group is, from one consistent look: never negative, never a guess."""
+    """Number and age of the messages that a group has not read. Never negative, and never estimated."""
     Unread: _aio.UnaryUnaryMultiCallable[_offset_pb2.UnreadRequest, _offset_pb2.UnreadReply]  # type: ignore[assignment]
-    """What consumer groups have not read of a part of a broker's log. For brokers, before they delete it."""
+    """Messages of a part of a broker's log that consumer groups have not read. A broker calls it before
+    it deletes the part.
+    """
     ListMembers: _aio.UnaryUnaryMultiCallable[_offset_pb2.ListMembersRequest, _offset_pb2.ListMembersReply]  # type: ignore[assignment]
-    """Who is alive in each group."""
+    """Live members of each group."""
     ListLocks: _aio.UnaryUnaryMultiCallable[_offset_pb2.ListLocksRequest, _offset_pb2.ListLocksReply]  # type: ignore[assignment]
-    """Which member holds which queue of a group, since when, and who waits for it."""
+    """Owner of each queue of a group, since when it has owned the queue, and the members that wait for
+    it.
+    """
     Export: _aio.UnaryUnaryMultiCallable[_offset_pb2.ExportRequest, _offset_pb2.ExportReply]  # type: ignore[assignment]
-    """Stored progress as a file."""
+    """Write stored progress to a file."""
     Import: _aio.UnaryUnaryMultiCallable[_offset_pb2.ImportRequest, _offset_pb2.ImportReply]  # type: ignore[assignment]
-    """Take progress from a file, each entry for itself; each one taken begins a new epoch."""
+    """Store progress from a file. Each entry is imported or skipped separately. An imported entry begins
+    a new epoch.
+    """
     ReadState: _aio.UnaryStreamMultiCallable[_offset_pb2.ReadStateRequest, _offset_pb2.ReadStateReply]  # type: ignore[assignment]
-    """The whole state of the service at one moment, for a backup. The first reply is sent when that
+    """The complete state of the service at one moment, for a backup. The first reply is sent when this
     state is durable.
     """
 
 class OffsetServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Progress: who has read what, and where does a reader start?
+    """Progress of consumer groups: what a group has read of each queue, and where a reader starts.
 
     One offset per (group, queue), with the queue's incarnation and an epoch. Commits only move
     forward unless forced. A commit must have the current epoch, which grows with each new owner and
     each reset. An acknowledged commit is on disk.
 
-    A queue goes from one live member to another by a hand-over: the new one asks (Resolve) and is
-    answered QUEUE_HELD, the old one sees from the members that the queue is no longer its own,
-    finishes, commits and releases (Commit), the new one is told (WatchGroup) and asks again. A member
-    that does not let go in time is overtaken.
+    A queue passes from one live member to another by a hand-over. The new member calls Resolve and gets
+    QUEUE_HELD. The owner learns from the list of members that the queue is no longer assigned to it. It
+    finishes its messages, commits, and releases the queue (Commit). WatchGroup reports the release to
+    the new member, which calls Resolve again. If the owner does not release the queue within
+    `handover_seconds_max`, the new member gets it without a release.
     """
 
     @_abc_1.abstractmethod
@@ -183,8 +200,9 @@ class OffsetServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _offset_pb2.HeartbeatRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_offset_pb2.HeartbeatReply, _abc.Awaitable[_offset_pb2.HeartbeatReply]]:
-        """Join a group, or stay in it. Repeated every `heartbeat_seconds`; a member that is silent for
-        `lease_seconds` is out. GROUP_NOT_FOUND: the group this process was a member of was deleted.
+        """Join a group, or stay in it. A member repeats it every `heartbeat_seconds`; a member that does not
+        call for `lease_seconds` is removed. GROUP_NOT_FOUND: the group that the process joined was
+        deleted.
         """
 
     @_abc_1.abstractmethod
@@ -193,7 +211,7 @@ class OffsetServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _offset_pb2.LeaveRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_offset_pb2.LeaveReply, _abc.Awaitable[_offset_pb2.LeaveReply]]:
-        """Leave a group at once (a clean stop); others may then take the member's queues."""
+        """Leave a group (clean stop). Other members can take the queues at once."""
 
     @_abc_1.abstractmethod
     def WatchGroup(
@@ -201,8 +219,8 @@ class OffsetServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _offset_pb2.WatchGroupRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_offset_pb2.GroupEvent], _abc.AsyncIterator[_offset_pb2.GroupEvent]]:
-        """The group's members now, then every change of members, routes of its topics, or progress by a
-        reset.
+        """The members of the group, then each change of the members, of the routes of its topics, or of its
+        progress by a reset.
         """
 
     @_abc_1.abstractmethod
@@ -211,8 +229,8 @@ class OffsetServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _offset_pb2.QueryRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_offset_pb2.QueryReply, _abc.Awaitable[_offset_pb2.QueryReply]]:
-        """The offset of one queue as RocketMQ's QUERY_CONSUMER_OFFSET answers it: a number or "not
-        found", with the new-queue rule in force applied. Changes nothing.
+        """The offset of one queue as RocketMQ's QUERY_CONSUMER_OFFSET answers it: a number or "not found",
+        by the new-queue rule of the group. Changes nothing.
         """
 
     @_abc_1.abstractmethod
@@ -221,8 +239,8 @@ class OffsetServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _offset_pb2.ResolveRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_offset_pb2.ResolveReply, _abc.Awaitable[_offset_pb2.ResolveReply]]:
-        """Where a reader starts on each queue, and why. The decision is stored before it is answered.
-        A group that does not exist is not created: NameServer.Subscribe does that first.
+        """Start position of a reader on each queue, and its reason. The decision is stored before the reply.
+        The group must exist: NameServer.Subscribe creates it.
         """
 
     @_abc_1.abstractmethod
@@ -241,7 +259,7 @@ class OffsetServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _offset_pb2.PlanResetRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_offset_pb2.ResetPlan, _abc.Awaitable[_offset_pb2.ResetPlan]]:
-        """Work out a reset without changing anything; the plan is kept for ten minutes."""
+        """Plan a reset without changing progress. The plan is kept for ten minutes."""
 
     @_abc_1.abstractmethod
     def ApplyReset(
@@ -249,8 +267,8 @@ class OffsetServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _offset_pb2.ApplyResetRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_offset_pb2.ResetPlan, _abc.Awaitable[_offset_pb2.ResetPlan]]:
-        """Do what a plan says, if progress is still as the plan saw it; else PLAN_STALE. The progress of a
-        group that reads moves all the time: Reset compares nothing.
+        """Apply a plan. PLAN_STALE if progress has changed since the plan was made. For a group that is
+        reading, use Reset, which does not compare progress.
         """
 
     @_abc_1.abstractmethod
@@ -260,7 +278,7 @@ class OffsetServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_offset_pb2.ResetPlan, _abc.Awaitable[_offset_pb2.ResetPlan]]:
         """Reset the current progress in one step, without a plan. The reply has the progress that was
-        replaced. What receivers hold in flight on the queues is dropped, as by ApplyReset.
+        replaced. Messages of these queues are no longer in flight, as after ApplyReset.
         """
 
     @_abc_1.abstractmethod
@@ -269,7 +287,7 @@ class OffsetServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _offset_pb2.UndoResetRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_offset_pb2.ResetPlan, _abc.Awaitable[_offset_pb2.ResetPlan]]:
-        """Put back what a reset replaced."""
+        """Restore the progress that a reset replaced."""
 
     @_abc_1.abstractmethod
     def ListProgress(
@@ -277,7 +295,7 @@ class OffsetServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _offset_pb2.ListProgressRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_offset_pb2.ListProgressReply, _abc.Awaitable[_offset_pb2.ListProgressReply]]:
-        """Stored progress, sorted by group and queue; asks no broker."""
+        """Stored progress, sorted by group and queue. Calls no broker."""
 
     @_abc_1.abstractmethod
     def Lag(
@@ -285,7 +303,7 @@ class OffsetServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _offset_pb2.LagRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_offset_pb2.LagReply, _abc.Awaitable[_offset_pb2.LagReply]]:
-        """How far behind a group is, from one consistent look: never negative, never a guess."""
+        """Number and age of the messages that a group has not read. Never negative, and never estimated."""
 
     @_abc_1.abstractmethod
     def Unread(
@@ -293,7 +311,9 @@ class OffsetServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _offset_pb2.UnreadRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_offset_pb2.UnreadReply, _abc.Awaitable[_offset_pb2.UnreadReply]]:
-        """What consumer groups have not read of a part of a broker's log. For brokers, before they delete it."""
+        """Messages of a part of a broker's log that consumer groups have not read. A broker calls it before
+        it deletes the part.
+        """
 
     @_abc_1.abstractmethod
     def ListMembers(
@@ -301,7 +321,7 @@ class OffsetServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _offset_pb2.ListMembersRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_offset_pb2.ListMembersReply, _abc.Awaitable[_offset_pb2.ListMembersReply]]:
-        """Who is alive in each group."""
+        """Live members of each group."""
 
     @_abc_1.abstractmethod
     def ListLocks(
@@ -309,7 +329,9 @@ class OffsetServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _offset_pb2.ListLocksRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_offset_pb2.ListLocksReply, _abc.Awaitable[_offset_pb2.ListLocksReply]]:
-        """Which member holds which queue of a group, since when, and who waits for it."""
+        """Owner of each queue of a group, since when it has owned the queue, and the members that wait for
+        it.
+        """
 
     @_abc_1.abstractmethod
     def Export(
@@ -317,7 +339,7 @@ class OffsetServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _offset_pb2.ExportRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_offset_pb2.ExportReply, _abc.Awaitable[_offset_pb2.ExportReply]]:
-        """Stored progress as a file."""
+        """Write stored progress to a file."""
 
     @_abc_1.abstractmethod
     def Import(
@@ -325,7 +347,9 @@ class OffsetServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _offset_pb2.ImportRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_offset_pb2.ImportReply, _abc.Awaitable[_offset_pb2.ImportReply]]:
-        """Take progress from a file, each entry for itself; each one taken begins a new epoch."""
+        """Store progress from a file. Each entry is imported or skipped separately. An imported entry begins
+        a new epoch.
+        """
 
     @_abc_1.abstractmethod
     def ReadState(
@@ -333,7 +357,7 @@ class OffsetServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _offset_pb2.ReadStateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_offset_pb2.ReadStateReply], _abc.AsyncIterator[_offset_pb2.ReadStateReply]]:
-        """The whole state of the service at one moment, for a backup. The first reply is sent when that
+        """The complete state of the service at one moment, for a backup. The first reply is sent when this
         state is durable.
         """
 

@@ -26,11 +26,11 @@ if _version_not_supported:
 
 
 class ReplicationStub:
-    """Copies of a log: a follower gets the leader's bytes, and says what it has on disk.
+    """Copies of a log: a follower receives the leader's bytes, and acknowledges the bytes on its disk.
 
-    Served on a node's own port; the stream to node identities only. Refusals are rows of the error table:
-    NOT_LEADER (with who leads, as far as it is known), INVALID_ARGUMENT (another log, an epoch or an
-    acknowledgement that cannot be), FENCED (the epoch is over).
+    A node serves it on its own port; only nodes may open the stream. Refusals are rows of the error
+    table: NOT_LEADER (with the leader, if it is known), INVALID_ARGUMENT (another log, or an impossible
+    epoch or acknowledgement), FENCED (the epoch has ended).
     """
 
     def __init__(self, channel):
@@ -62,41 +62,42 @@ class ReplicationStub:
 
 
 class ReplicationServicer:
-    """Copies of a log: a follower gets the leader's bytes, and says what it has on disk.
+    """Copies of a log: a follower receives the leader's bytes, and acknowledges the bytes on its disk.
 
-    Served on a node's own port; the stream to node identities only. Refusals are rows of the error table:
-    NOT_LEADER (with who leads, as far as it is known), INVALID_ARGUMENT (another log, an epoch or an
-    acknowledgement that cannot be), FENCED (the epoch is over).
+    A node serves it on its own port; only nodes may open the stream. Refusals are rows of the error
+    table: NOT_LEADER (with the leader, if it is known), INVALID_ARGUMENT (another log, or an impossible
+    epoch or acknowledgement), FENCED (the epoch has ended).
     """
 
     def Replicate(self, request_iterator, context):
-        """One stream from a follower to its leader. The follower says Hello once and then acknowledges;
-        the leader says Welcome once and then sends chunks, at least ten a second. A new stream is a new
-        session: what was acknowledged in another one does not count.
+        """One stream from a follower to its leader. The follower sends Hello once, and then
+        acknowledgements; the leader sends Welcome once, and then at least ten chunks a second. A new
+        stream is a new session: acknowledgements of another session do not count.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeReplica(self, request, context):
-        """How this copy of a log is, and the others as it knows while it leads. Needs `read` on `cluster`.
+        """State of this copy of a log and, if it leads, of the other copies. Needs `read` on `cluster`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReadCopy(self, request, context):
-        """Records of this copy, checked against their checksums; for another copy that repairs or compares
-        its own. For node identities only. Refused with STORE_CORRUPT if this copy's bytes are damaged
-        there, with INVALID_ARGUMENT if no record begins there.
+        """Records of this copy whose checksums are correct, for another copy that repairs or compares its
+        records. Only nodes may call it. STORE_CORRUPT if this copy's bytes are damaged there,
+        INVALID_ARGUMENT if no record begins there.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CheckCopy(self, request, context):
-        """Have this copy check a range of its log, because another copy has other bytes there. Answered at
-        once; the check, and the repair if this copy is damaged, run afterwards. For node identities only.
+        """Requests that this copy checks a range of its log, because another copy has other bytes there.
+        The reply is sent immediately; the check, and the repair of a damaged range, run after it. Only
+        nodes may call it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -134,11 +135,11 @@ def add_ReplicationServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Replication:
-    """Copies of a log: a follower gets the leader's bytes, and says what it has on disk.
+    """Copies of a log: a follower receives the leader's bytes, and acknowledges the bytes on its disk.
 
-    Served on a node's own port; the stream to node identities only. Refusals are rows of the error table:
-    NOT_LEADER (with who leads, as far as it is known), INVALID_ARGUMENT (another log, an epoch or an
-    acknowledgement that cannot be), FENCED (the epoch is over).
+    A node serves it on its own port; only nodes may open the stream. Refusals are rows of the error
+    table: NOT_LEADER (with the leader, if it is known), INVALID_ARGUMENT (another log, or an impossible
+    epoch or acknowledgement), FENCED (the epoch has ended).
     """
 
     @staticmethod

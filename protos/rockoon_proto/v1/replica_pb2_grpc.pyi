@@ -27,11 +27,11 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ReplicationStub:
-    """Copies of a log: a follower gets the leader's bytes, and says what it has on disk.
+    """Copies of a log: a follower receives the leader's bytes, and acknowledges the bytes on its disk.
 
-    Served on a node's own port; the stream to node identities only. Refusals are rows of the error table:
-    NOT_LEADER (with who leads, as far as it is known), INVALID_ARGUMENT (another log, an epoch or an
-    acknowledgement that cannot be), FENCED (the epoch is over).
+    A node serves it on its own port; only nodes may open the stream. Refusals are rows of the error
+    table: NOT_LEADER (with the leader, if it is known), INVALID_ARGUMENT (another log, or an impossible
+    epoch or acknowledgement), FENCED (the epoch has ended).
     """
 
     @_typing.overload
@@ -39,55 +39,57 @@ class ReplicationStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ReplicationAsyncStub: ...
     Replicate: _grpc.StreamStreamMultiCallable[_replica_pb2.FollowerSays, _replica_pb2.LeaderSays]
-    """One stream from a follower to its leader. The follower says Hello once and then acknowledges;
-    the leader says Welcome once and then sends chunks, at least ten a second. A new stream is a new
-    session: what was acknowledged in another one does not count.
+    """One stream from a follower to its leader. The follower sends Hello once, and then
+    acknowledgements; the leader sends Welcome once, and then at least ten chunks a second. A new
+    stream is a new session: acknowledgements of another session do not count.
     """
     DescribeReplica: _grpc.UnaryUnaryMultiCallable[_replica_pb2.DescribeReplicaRequest, _replica_pb2.DescribeReplicaReply]
-    """How this copy of a log is, and the others as it knows while it leads. Needs `read` on `cluster`."""
+    """State of this copy of a log and, if it leads, of the other copies. Needs `read` on `cluster`."""
     ReadCopy: _grpc.UnaryUnaryMultiCallable[_replica_pb2.ReadCopyRequest, _replica_pb2.ReadCopyReply]
-    """Records of this copy, checked against their checksums; for another copy that repairs or compares
-    its own. For node identities only. Refused with STORE_CORRUPT if this copy's bytes are damaged
-    there, with INVALID_ARGUMENT if no record begins there.
+    """Records of this copy whose checksums are correct, for another copy that repairs or compares its
+    records. Only nodes may call it. STORE_CORRUPT if this copy's bytes are damaged there,
+    INVALID_ARGUMENT if no record begins there.
     """
     CheckCopy: _grpc.UnaryUnaryMultiCallable[_replica_pb2.CheckCopyRequest, _replica_pb2.CheckCopyReply]
-    """Have this copy check a range of its log, because another copy has other bytes there. Answered at
-    once; the check, and the repair if this copy is damaged, run afterwards. For node identities only.
+    """Requests that this copy checks a range of its log, because another copy has other bytes there.
+    The reply is sent immediately; the check, and the repair of a damaged range, run after it. Only
+    nodes may call it.
     """
 
 @_typing.type_check_only
 class ReplicationAsyncStub(ReplicationStub):
-    """Copies of a log: a follower gets the leader's bytes, and says what it has on disk.
+    """Copies of a log: a follower receives the leader's bytes, and acknowledges the bytes on its disk.
 
-    Served on a node's own port; the stream to node identities only. Refusals are rows of the error table:
-    NOT_LEADER (with who leads, as far as it is known), INVALID_ARGUMENT (another log, an epoch or an
-    acknowledgement that cannot be), FENCED (the epoch is over).
+    A node serves it on its own port; only nodes may open the stream. Refusals are rows of the error
+    table: NOT_LEADER (with the leader, if it is known), INVALID_ARGUMENT (another log, or an impossible
+    epoch or acknowledgement), FENCED (the epoch has ended).
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Replicate: _aio.StreamStreamMultiCallable[_replica_pb2.FollowerSays, _replica_pb2.LeaderSays]  # type: ignore[assignment]
-    """One stream from a follower to its leader. The follower says Hello once and then acknowledges;
-    the leader says Welcome once and then sends chunks, at least ten a second. A new stream is a new
-    session: what was acknowledged in another one does not count.
+    """One stream from a follower to its leader. The follower sends Hello once, and then
+    acknowledgements; the leader sends Welcome once, and then at least ten chunks a second. A new
+    stream is a new session: acknowledgements of another session do not count.
     """
     DescribeReplica: _aio.UnaryUnaryMultiCallable[_replica_pb2.DescribeReplicaRequest, _replica_pb2.DescribeReplicaReply]  # type: ignore[assignment]
-    """How this copy of a log is, and the others as it knows while it leads. Needs `read` on `cluster`."""
+    """State of this copy of a log and, if it leads, of the other copies. Needs `read` on `cluster`."""
     ReadCopy: _aio.UnaryUnaryMultiCallable[_replica_pb2.ReadCopyRequest, _replica_pb2.ReadCopyReply]  # type: ignore[assignment]
-    """Records of this copy, checked against their checksums; for another copy that repairs or compares
-    its own. For node identities only. Refused with STORE_CORRUPT if this copy's bytes are damaged
-    there, with INVALID_ARGUMENT if no record begins there.
+    """Records of this copy whose checksums are correct, for another copy that repairs or compares its
+    records. Only nodes may call it. STORE_CORRUPT if this copy's bytes are damaged there,
+    INVALID_ARGUMENT if no record begins there.
     """
     CheckCopy: _aio.UnaryUnaryMultiCallable[_replica_pb2.CheckCopyRequest, _replica_pb2.CheckCopyReply]  # type: ignore[assignment]
-    """Have this copy check a range of its log, because another copy has other bytes there. Answered at
-    once; the check, and the repair if this copy is damaged, run afterwards. For node identities only.
+    """Requests that this copy checks a range of its log, because another copy has other bytes there.
+    The reply is sent immediately; the check, and the repair of a damaged range, run after it. Only
+    nodes may call it.
     """
 
 class ReplicationServicer(metaclass=_abc_1.ABCMeta):
-    """Copies of a log: a follower gets the leader's bytes, and says what it has on disk.
+    """Copies of a log: a follower receives the leader's bytes, and acknowledges the bytes on its disk.
 
-    Served on a node's own port; the stream to node identities only. Refusals are rows of the error table:
-    NOT_LEADER (with who leads, as far as it is known), INVALID_ARGUMENT (another log, an epoch or an
-    acknowledgement that cannot be), FENCED (the epoch is over).
+    A node serves it on its own port; only nodes may open the stream. Refusals are rows of the error
+    table: NOT_LEADER (with the leader, if it is known), INVALID_ARGUMENT (another log, or an impossible
+    epoch or acknowledgement), FENCED (the epoch has ended).
     """
 
     @_abc_1.abstractmethod
@@ -96,9 +98,9 @@ class ReplicationServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_replica_pb2.FollowerSays],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_replica_pb2.LeaderSays], _abc.AsyncIterator[_replica_pb2.LeaderSays]]:
-        """One stream from a follower to its leader. The follower says Hello once and then acknowledges;
-        the leader says Welcome once and then sends chunks, at least ten a second. A new stream is a new
-        session: what was acknowledged in another one does not count.
+        """One stream from a follower to its leader. The follower sends Hello once, and then
+        acknowledgements; the leader sends Welcome once, and then at least ten chunks a second. A new
+        stream is a new session: acknowledgements of another session do not count.
         """
 
     @_abc_1.abstractmethod
@@ -107,7 +109,7 @@ class ReplicationServicer(metaclass=_abc_1.ABCMeta):
         request: _replica_pb2.DescribeReplicaRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_replica_pb2.DescribeReplicaReply, _abc.Awaitable[_replica_pb2.DescribeReplicaReply]]:
-        """How this copy of a log is, and the others as it knows while it leads. Needs `read` on `cluster`."""
+        """State of this copy of a log and, if it leads, of the other copies. Needs `read` on `cluster`."""
 
     @_abc_1.abstractmethod
     def ReadCopy(
@@ -115,9 +117,9 @@ class ReplicationServicer(metaclass=_abc_1.ABCMeta):
         request: _replica_pb2.ReadCopyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_replica_pb2.ReadCopyReply, _abc.Awaitable[_replica_pb2.ReadCopyReply]]:
-        """Records of this copy, checked against their checksums; for another copy that repairs or compares
-        its own. For node identities only. Refused with STORE_CORRUPT if this copy's bytes are damaged
-        there, with INVALID_ARGUMENT if no record begins there.
+        """Records of this copy whose checksums are correct, for another copy that repairs or compares its
+        records. Only nodes may call it. STORE_CORRUPT if this copy's bytes are damaged there,
+        INVALID_ARGUMENT if no record begins there.
         """
 
     @_abc_1.abstractmethod
@@ -126,8 +128,9 @@ class ReplicationServicer(metaclass=_abc_1.ABCMeta):
         request: _replica_pb2.CheckCopyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_replica_pb2.CheckCopyReply, _abc.Awaitable[_replica_pb2.CheckCopyReply]]:
-        """Have this copy check a range of its log, because another copy has other bytes there. Answered at
-        once; the check, and the repair if this copy is damaged, run afterwards. For node identities only.
+        """Requests that this copy checks a range of its log, because another copy has other bytes there.
+        The reply is sent immediately; the check, and the repair of a damaged range, run after it. Only
+        nodes may call it.
         """
 
 def add_ReplicationServicer_to_server(servicer: ReplicationServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
