@@ -141,8 +141,7 @@ class Producer(ClosedOnExit):
             InvalidDelay, QueueNotFound, KeyMissing: this message cannot be sent.
             BufferFull, Closed: too many bytes of messages that no task awaits; producer closed.
         """
-        # Runs for each message, so each line counts. Keyword-only arguments would make a call a
-        # seventh slower; `_by_name` refuses positional ones instead.
+        # Each line costs. Keyword-only arguments would make a call a seventh slower.
         if _ is not None or key is not None:
             ordering_key = _by_name(_, key, ordering_key)
         try:
@@ -486,7 +485,8 @@ class Producer(ClosedOnExit):
 
 
 def _by_name(given: object, key: str | None, ordering_key: str | None) -> str | None:
-    """Return the ordering key of a call of `send` that passes the deprecated `key`.
+    """Return the ordering key of a call of `send` with the deprecated `key` or a third positional
+    argument, which is refused.
 
     Raises:
         TypeError: the call has a third positional argument.
