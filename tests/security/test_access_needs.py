@@ -24,7 +24,8 @@ NEEDS = {
         "NameServer/ProvideGroupTopic "
         "OffsetService/Leave OffsetService/WatchGroup"
     ),
-    "write group:group": "OffsetService/PlanReset OffsetService/Reset",
+    # Of a reset to the offsets of another group.
+    "see group:group, write group:group": "OffsetService/PlanReset OffsetService/Reset",
     "see group:group": (
         "NameServer/GetGroup "
         "OffsetService/Query OffsetService/ListProgress OffsetService/Lag "

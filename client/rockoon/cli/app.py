@@ -16,6 +16,7 @@ from rockoon.cli import (
     access,
     apply,
     backup,
+    clone,
     dead_letters,
     diagnosis,
     drains,
@@ -167,6 +168,7 @@ broker_app.command()(drains.drain)
 broker_app.command()(drains.undrain)
 broker_app.command()(drains.remove)
 app.add_typer(broker_app, name="broker")
+offsets.app.command()(clone.clone)
 offsets.app.add_typer(settings_app("offset"), name="config")
 nameserver_app = typer.Typer(no_args_is_help=True, help="Nameservers: live settings.")
 nameserver_app.add_typer(settings_app("nameserver"), name="config")
@@ -718,6 +720,7 @@ EXAMPLES = {
     "offsets show": "rockoon offsets show billing orders",
     "offsets why": "rockoon offsets why billing",
     "offsets reset": "rockoon offsets reset billing orders --to-time 2026-01-31T12:00:00",
+    "offsets clone": "rockoon offsets clone billing billing-2 --plan",
     "offsets undo": "rockoon offsets undo 4ad2f7c1",
     "offsets export": "rockoon offsets export --output offsets.jsonl",
     "offsets import": "rockoon offsets import offsets.jsonl --dry-run",

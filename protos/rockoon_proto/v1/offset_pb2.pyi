@@ -314,7 +314,7 @@ class CommitReply(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[CommitResult, _Mapping]]] = ..., consume_disabled: _Optional[bool] = ...) -> None: ...
 
 class ResetTarget(_message.Message):
-    __slots__ = ("earliest", "latest", "offset", "timestamp_ms", "shift", "duration_ms", "offsets")
+    __slots__ = ("earliest", "latest", "offset", "timestamp_ms", "shift", "duration_ms", "offsets", "group")
     EARLIEST_FIELD_NUMBER: _ClassVar[int]
     LATEST_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -322,6 +322,7 @@ class ResetTarget(_message.Message):
     SHIFT_FIELD_NUMBER: _ClassVar[int]
     DURATION_MS_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
     earliest: bool
     latest: bool
     offset: int
@@ -329,7 +330,8 @@ class ResetTarget(_message.Message):
     shift: int
     duration_ms: int
     offsets: QueueOffsets
-    def __init__(self, earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., offset: _Optional[int] = ..., timestamp_ms: _Optional[int] = ..., shift: _Optional[int] = ..., duration_ms: _Optional[int] = ..., offsets: _Optional[_Union[QueueOffsets, _Mapping]] = ...) -> None: ...
+    group: str
+    def __init__(self, earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., offset: _Optional[int] = ..., timestamp_ms: _Optional[int] = ..., shift: _Optional[int] = ..., duration_ms: _Optional[int] = ..., offsets: _Optional[_Union[QueueOffsets, _Mapping]] = ..., group: _Optional[str] = ...) -> None: ...
 
 class QueueOffset(_message.Message):
     __slots__ = ("queue", "offset")

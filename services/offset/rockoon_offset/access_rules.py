@@ -39,6 +39,13 @@ def committed(request: Any) -> Iterable[Need]:
             yield topic_need("read", topic)
 
 
+def reset(request: Any) -> Iterable[Need]:
+    """Require "see" of the group whose progress a reset clones."""
+    yield "write", group_resource(request.group)
+    if request.target.group:
+        yield "see", group_resource(request.target.group)
+
+
 def acquired(request: Any) -> Iterable[Need]:
     for wanted in request.wanted:
         yield "read", group_resource(wanted.group)
@@ -73,8 +80,8 @@ RULES: Rules = {
         "Query": of_group("see"),
         "Resolve": Rule(resolved),
         "Commit": Rule(committed),
-        "PlanReset": of_group("write"),
-        "Reset": Rule(lambda request: (("write", group_resource(request.wanted.group)),)),
+        "PlanReset": Rule(reset),
+        "Reset": Rule(lambda request: reset(request.wanted)),
         # The request names only the reset; the service looks up its group and checks `write`.
         "ApplyReset": ANY_KEY,
         "UndoReset": ANY_KEY,

@@ -258,6 +258,8 @@ class OffsetService(OffsetServiceServicer):
         self._check_topic(request.group, request.topic)
         if request.member:
             check_member(request.member)
+        if request.target.WhichOneof("to") == "group":
+            check_group(request.target.group)
         return ResetOrder(
             request.group,
             request.topic,

@@ -167,6 +167,8 @@ def target_from_wire(target: pb.ResetTarget) -> Target:
     if kind is TargetKind.OFFSETS:
         offsets = {queue_from_wire(entry.queue): entry.offset for entry in target.offsets.offsets}
         return Target(kind, 0, offsets)
+    if kind is TargetKind.GROUP:
+        return Target(kind, group=target.group)
     return Target(kind, int(getattr(target, name)))
 
 

@@ -19,7 +19,7 @@ An argument `group` is the name of a reader: a group, or `group@member` (see `re
 the exception: its `group` is the group alone, because each step names its member.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from rockoon_core.errors import (
@@ -219,8 +219,12 @@ class Ledger(LedgerState):
         steps: Sequence[ResetStep],
         operator: str,
         now_ms: int,
+        origins: Mapping[ResetStep, str] = {},
     ) -> list[Record]:
         """Apply all steps of a planned reset, or none.
+
+        Args:
+            origins: why a step has its offset; without an entry, the operator chose it.
 
         Raises:
             PlanStale: an offset or epoch has changed since the plan.
@@ -236,6 +240,8 @@ class Ledger(LedgerState):
         records: list[Record] = []
         for position, step in enumerate(steps):
             text = f"reset {reset_id} by {operator or 'an operator'}: to {step.to_offset}"
+            if origin := origins.get(step):
+                text = f"{text}, {origin}"
             decision = Decision(step.to_offset, StartReason.RESET, text)
             # The counter only grows when the records are applied below. Two steps with the same
             # epoch would let the owner of one queue commit on the other queue.

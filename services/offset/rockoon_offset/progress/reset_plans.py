@@ -1,7 +1,7 @@
 """Resets by operators: plan with the brokers' queue ends, apply, undo."""
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
@@ -49,13 +49,17 @@ class ResetOrder(NamedTuple):
     member: str = ""
 
 
+PlannedSteps = Mapping[ResetStep, str]
+"""Steps of a reset, each with the reason for its offset; empty: the operator chose it."""
+
+
 class Plan(NamedTuple):
     """Steps of a reset that is not applied yet."""
 
     reset_id: str
     group: str
     topic: str
-    steps: tuple[ResetStep, ...]
+    steps: PlannedSteps
     as_of_ms: int
     # Monotonic.
     kept_until_seconds: float
@@ -170,7 +174,7 @@ class ResetPlans:
         return self._store.ledger.reset(reset_id)
 
     def _write(
-        self, reset_id: str, group: str, topic: str, steps: Sequence[ResetStep], operator: str
+        self, reset_id: str, group: str, topic: str, steps: PlannedSteps, operator: str
     ) -> None:
         """Apply steps. Raises PlanStale if progress or queues have changed since the plan."""
         of_group = self._table.groups.get(group)
@@ -185,7 +189,14 @@ class ResetPlans:
             raise GroupNotFound(group=group)
         self._store.write(
             self._store.ledger.apply_reset(
-                reset_id, group, of_group.incarnation, topic, steps, operator, self._now_ms()
+                reset_id,
+                group,
+                of_group.incarnation,
+                topic,
+                list(steps),
+                operator,
+                self._now_ms(),
+                origins=steps,
             )
         )
         self._notify(group, steps)
@@ -213,7 +224,7 @@ class ResetPlans:
         await self._store.durable()
         return self._store.ledger.reset(reset_id)
 
-    def _notify(self, group: str, steps: Sequence[ResetStep]) -> None:
+    def _notify(self, group: str, steps: Iterable[ResetStep]) -> None:
         queues: dict[str, list[MessageQueue]] = {}
         for step in steps:
             queues.setdefault(step.member, []).append(step.queue)
@@ -247,7 +258,7 @@ class ResetPlans:
             self._table.create_revision(queue)
         return sorted(named or self._table.topics[topic].create_revisions)
 
-    async def _steps(self, wanted: ResetOrder) -> tuple[ResetStep, ...]:
+    async def _steps(self, wanted: ResetOrder) -> PlannedSteps:
         """Compute the steps of a reset, at least one, from the progress that is stored when this
         returns.
 
@@ -257,36 +268,37 @@ class ResetPlans:
             BrokerUnavailable: a broker did not report the ends of a queue.
             RouteNotReached: progress is on a newer queue of the name than the routes know.
         """
-        resets.check(wanted.target)
+        target = wanted.target
+        resets.check(target, wanted.group)
         members, queues = self._chosen(wanted)
         before = self._progress(wanted.group, members, queues)
+        source_before = self._source(target, members, queues)
         create_revisions = {queue: self._table.create_revision(queue) for queue in queues}
         states = {
             queue: raised(state)
             for queue, state in (await self._brokers.queue_states(queues)).items()
         }
-        found = await self._offsets_at_time(wanted.target, states)
+        found = await self._offsets_at_time(target, states)
         # During the broker calls, progress and members may have changed.
         members, _ = self._chosen(wanted)
         stored = self._progress(wanted.group, members, queues)
-        steps = tuple(
-            step._replace(member=member)
-            for (member, queue), progress in stored.items()
-            if (
-                step := resets.step(
-                    queue,
-                    wanted.target,
-                    progress,
-                    create_revisions[queue],
-                    end_of(states[queue], before.get((member, queue)), progress),
-                    found.get(queue),
-                )
+        sources = self._source(target, members, queues)
+        steps: dict[ResetStep, str] = {}
+        for (member, queue), progress in stored.items():
+            source = sources.get((member, queue))
+            state = end_of(states[queue], before.get((member, queue)), progress)
+            state = end_of(state, source_before.get((member, queue)), source)
+            step = resets.step(
+                queue, target, progress, create_revisions[queue], state, found.get(queue), source
             )
-        )
+            if step is not None:
+                step = step._replace(member=member)
+                steps[step] = resets.origin(target, step, source)
         if not steps:
-            raise InvalidArgument(
-                reason=f"group {wanted.group!r} has no progress on {wanted.topic!r} to shift"
-            )
+            source_group = target.group or wanted.group
+            use = "clone" if target.group else "shift"
+            reason = f"group {source_group!r} has no progress on {wanted.topic!r} to {use}"
+            raise InvalidArgument(reason=reason)
         return steps
 
     def _chosen(self, wanted: ResetOrder) -> tuple[list[str], list[MessageQueue]]:
@@ -311,6 +323,23 @@ class ResetPlans:
             for member in members
             for queue in queues
         }
+
+    def _source(
+        self, target: resets.Target, members: Sequence[str], queues: Sequence[MessageQueue]
+    ) -> dict[tuple[str, MessageQueue], Progress | None]:
+        """Return the progress that a reset clones; empty if it clones none.
+
+        Raises:
+            GroupNotFound: the group to clone is not in the routes.
+            RouteNotReached: as `_steps`.
+        """
+        if not target.group:
+            return {}
+        if target.group not in self._table.groups:
+            raise GroupNotFound(group=target.group)
+        for queue in queues:
+            self._store.ledger.require_reached(target.group, queue, self._table.revision)
+        return self._progress(target.group, members, queues)
 
     async def _offsets_at_time(
         self, target: resets.Target, states: dict[MessageQueue, QueueState]

@@ -20,6 +20,7 @@ class TargetKind(enum.Enum):
     SHIFT = "shift"
     DURATION = "duration_ms"
     OFFSETS = "offsets"
+    GROUP = "group"
 
 
 class Target(NamedTuple):
@@ -30,6 +31,8 @@ class Target(NamedTuple):
     kind: TargetKind
     value: int = 0
     offsets: Mapping[MessageQueue, int] = {}
+    # The group whose progress is cloned, for GROUP.
+    group: str = ""
 
 
 def search_timestamp_ms(target: Target, as_of_ms: int) -> int | None:
@@ -43,13 +46,15 @@ def search_timestamp_ms(target: Target, as_of_ms: int) -> int | None:
     return None
 
 
-def check(target: Target) -> None:
-    """Raise InvalidArgument if the target of a reset is invalid."""
+def check(target: Target, group: str) -> None:
+    """Raise InvalidArgument if the target of a reset of a group is invalid."""
     negative = target.value < 0 and target.kind is not TargetKind.SHIFT
     if negative or any(offset < 0 for offset in target.offsets.values()):
         raise InvalidArgument(reason="a reset's target must not be negative")
     if target.kind is TargetKind.OFFSETS and not target.offsets:
         raise InvalidArgument(reason="a reset to given offsets names no queue")
+    if target.kind is TargetKind.GROUP and target.group == group:
+        raise InvalidArgument(reason=f"group {group!r} cannot be cloned to itself")
 
 
 def step(
@@ -59,6 +64,7 @@ def step(
     incarnation: int,
     state: QueueState,
     offset_at_time: int | None,
+    source: Progress | None = None,
 ) -> ResetStep | None:
     """Return the step of a reset for one queue; None if the target does not apply to the queue.
 
@@ -68,6 +74,7 @@ def step(
         incarnation: current create revision of the queue.
         state: ends of the queue.
         offset_at_time: first offset at or after `search_timestamp_ms`, if that is not None.
+        source: current progress of the group that is cloned.
     """
     here = stored is not None and stored.incarnation == incarnation
     match target.kind:
@@ -85,6 +92,10 @@ def step(
             if queue not in target.offsets:
                 return None
             wanted = target.offsets[queue]
+        case TargetKind.GROUP:
+            if source is None or source.incarnation != incarnation:
+                return None
+            wanted = source.offset
         case TargetKind.TIMESTAMP | TargetKind.DURATION:
             assert offset_at_time is not None, "the caller searches first"
             wanted = offset_at_time
@@ -99,3 +110,11 @@ def step(
         incarnation=incarnation,
         epoch=0 if stored is None else stored.epoch,
     )
+
+
+def origin(target: Target, step: ResetStep, source: Progress | None) -> str:
+    """Return why a step of a clone has its offset, for `offsets why`; empty for other resets."""
+    if target.kind is not TargetKind.GROUP or source is None:
+        return ""
+    text = f"cloned from group {target.group}, which had committed {source.offset}"
+    return f"{text}; the queue holds {step.min_offset}..{step.max_offset}" if step.clamped else text

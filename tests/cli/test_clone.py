@@ -1,0 +1,79 @@
+"""`rockoon offsets clone`: a group starts where another one has committed."""
+
+from typing import Any
+
+import pytest
+from cli.test_confirmed_resets import terminal
+
+
+@pytest.fixture
+def groups(rockoon: Any, topic: str) -> tuple[str, str]:
+    """A group that has committed 2 on each of the topic's two queues, and one without progress."""
+    rockoon("produce", topic, stdin="".join(f"{n}\n" for n in range(8)))
+    source, group = f"{topic}-a", f"{topic}-b"
+    for name in (source, group):
+        rockoon("group", "create", name)
+    rockoon("offsets", "reset", source, topic, "--to-offset", "2", "--yes")
+    return source, group
+
+
+def offsets(rockoon: Any, group: str) -> list[int | None]:
+    found = rockoon("offsets", "show", group, "--json").json["queues"]
+    return [each["committed_offset"] for each in found]
+
+
+def test_a_clone_shows_its_plan_and_why_names_the_other_group(
+    rockoon: Any, topic: str, groups: tuple[str, str]
+) -> None:
+    source, group = groups
+    shown = rockoon("offsets", "clone", source, group, "--plan")
+    assert ["reset", "of", "group", group] == [shown.words[0][0], *shown.words[0][2:5]]
+    assert "planned" in shown.out
+    assert [line[4] for line in shown.words if line[:1] == [topic]] == ["2", "2"]
+    assert offsets(rockoon, group) == []
+    assert "confirm with --yes" in rockoon("offsets", "clone", source, group, status=1).err
+    assert offsets(rockoon, group) == []
+
+    (done,) = rockoon("offsets", "clone", source, group, "--yes", "--json").json
+    assert (done["topic"], done["applied"]) == (topic, True)
+    assert offsets(rockoon, group) == [2, 2]
+    why = rockoon("offsets", "why", group, "--json").json["queues"]
+    assert len(why) == 2
+    for each in why:
+        assert each["progress"]["start_reason"] == "RESET"
+        said = f"to 2, cloned from group {source}, which had committed 2"
+        assert each["progress"]["start_explanation"].endswith(said)
+    rockoon("offsets", "undo", done["reset_id"])
+    assert offsets(rockoon, group) == []
+
+
+def test_a_clone_of_what_is_not_there_is_refused_before_anything_changes(
+    rockoon: Any, topic: str, taken: str, groups: tuple[str, str]
+) -> None:
+    source, group = groups
+    both = "--topic", topic, "--topic", taken
+    refused = rockoon.fails("offsets", "clone", source, group, *both, "--yes")
+    assert f"group '{source}' has no progress on '{taken}' to clone" in refused
+    assert offsets(rockoon, group) == []
+    assert rockoon.fails("offsets", "clone", group, source, "--plan") == (
+        f"group {group} has no progress to clone"
+    )
+    assert "does not exist" in rockoon.fails("offsets", "clone", source, "nowhere", "--plan")
+    assert "does not exist" in rockoon.fails("offsets", "clone", "nowhere", group, "--plan")
+
+
+def test_a_group_that_moves_during_the_question_is_not_cloned_and_earlier_topics_are_named(
+    rockoon: Any, topic: str, taken: str, groups: tuple[str, str]
+) -> None:
+    source, group = groups
+    for name in (source, group):
+        rockoon("offsets", "reset", name, taken, "--to-earliest", "--yes")
+    names = "--topic", topic, "--topic", taken
+    with terminal(rockoon, "offsets", "clone", source, group, *names) as person:
+        person.until("[y/N]:")
+        rockoon("offsets", "reset", group, taken, "--to-latest", "--yes")
+        person.say("y")
+        assert person.end() == 1
+    assert f"{taken} was not cloned" in person.shown
+    assert f"topics cloned before: {topic} (undo " in " ".join(person.shown.split())
+    assert offsets(rockoon, group)[:1] != []
