@@ -122,3 +122,30 @@ def test_what_cannot_be_found_is_one_sentence(
 )
 def test_wrong_usage_is_explained(rockoon: Any, arguments: list[str], sentence: str) -> None:
     assert sentence in rockoon.misused("message", *arguments)
+
+
+def test_a_message_is_shown_by_its_queue_and_offset(rockoon: Any, topic: str) -> None:
+    rockoon("produce", topic, stdin="".join(f"body-{number}\n" for number in range(40)))
+    described = rockoon("topic", "describe", topic, "--json").json["queues"]
+    of_a = next(each for each in described if each["broker"] == "broker-a")
+    queue = f"{topic}@broker-a:{of_a['queue_id']}"
+    end = of_a["max_offset"]
+    assert end >= 3
+    shown = rockoon("message", "at", queue, "1")
+    assert shown.out.startswith(f"{queue}  offset 1\n")
+    assert "read by   no group reads its queue yet" in shown.out
+    (message,) = rockoon("message", "at", queue, "1", "--json").json["messages"]
+    assert (message["queue_id"], message["offset"]) == (of_a["queue_id"], 1)
+    assert rockoon("message", "get", message["offset_message_id"]).out == shown.out
+    # From an offset to the end of the queue.
+    some = rockoon("message", "at", queue, "1", "--max", "1024", "--json").json["messages"]
+    assert [each["offset"] for each in some] == list(range(1, end))
+    missing = rockoon.fails("message", "at", queue, str(end))
+    assert missing == f"{queue} has no message at offset {end}; it holds 0..{end}"
+    for broker, number in (("broker-a", 99), ("broker-z", 0)):
+        refused = rockoon.fails("message", "at", f"{topic}@{broker}:{number}", "0")
+        assert refused == f"topic '{topic}' has no queue {number} on broker '{broker}'"
+    assert "does not exist" in rockoon.fails("message", "at", "nowhere@broker-a:0", "0")
+    for wrong in ("orders", "orders@broker-a", "@broker-a:0", "orders@broker-a:x"):
+        said = rockoon.misused("message", "at", wrong, "0")
+        assert "is not of the form TOPIC@BROKER:QUEUE" in said

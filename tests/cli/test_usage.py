@@ -1,5 +1,6 @@
 """The command line itself: help, version, typos, and what is said when there is no cluster."""
 
+import re
 import shlex
 import subprocess
 import sys
@@ -128,7 +129,10 @@ def test_each_help_has_an_example_that_can_be_parsed(path: str) -> None:
     while words and words[0] in getattr(command, "commands", {}):
         command = command.commands[words.pop(0)]
     if "--help" not in words:
-        command.make_context("rockoon", words)
+        given = command.make_context("rockoon", words).params
+        for each in command.params:
+            if re.fullmatch(r"[a-z]+(\|[a-z]+)+", each.metavar or "") and given[each.name]:
+                assert given[each.name] in each.metavar.split("|")
     add_examples(COMMANDS[""])
     assert EXAMPLES[path] in COMMANDS[path].epilog
 

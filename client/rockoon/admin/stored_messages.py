@@ -1,4 +1,4 @@
-"""Stored messages, searched by key or id.
+"""Stored messages, searched by key or id, or read by queue and offset.
 
     found = await cluster.admin.messages.query("orders", "order-4711")
     for message in found.messages:
@@ -22,6 +22,7 @@ from rockoon.errors import (
     BrokerUnavailable,
     InvalidArgument,
     MessageNotFound,
+    QueueNotFound,
     RockoonError,
     TopicNotFound,
     TopicNotReadable,
@@ -171,6 +172,57 @@ class StoredMessages:
         if not found.messages and found.whole:
             raise MessageNotFound(position=message_id)
         return found
+
+    async def at(self, queue: MessageQueue, offset: int, *, max_messages: int = 1) -> FoundMessages:
+        """Read messages of a queue, also those that filters of consumers exclude.
+
+        Args:
+            queue: a queue of a readable topic.
+            offset: queue offset of the first message.
+            max_messages: 1 to 1024.
+
+        Returns:
+            The messages in the order of their offsets; fewer than `max_messages` at the end of the
+            queue.
+
+        Raises:
+            MessageNotFound: no message is stored at `offset`.
+            TopicNotFound, TopicNotReadable, QueueNotFound: the topic or the queue.
+            BrokerUnavailable: the broker does not answer.
+            InvalidArgument, InvalidOffset: the number or the offset is invalid.
+        """
+        if not 1 <= max_messages <= MESSAGES_MAX:
+            raise InvalidArgument(reason=f"max_messages {max_messages} is not in 1..{MESSAGES_MAX}")
+        route = await self._cluster.route(queue.topic)
+        if queue not in route.queues:
+            raise QueueNotFound(topic=queue.topic, queue=queue.queue_id, broker=queue.broker)
+        found = await self._read_range(queue, offset, max_messages)
+        while len(found) < max_messages:
+            # A reply ends at 16 MiB, or at the end of the queue.
+            begin = found[-1].queue_offset + 1
+            try:
+                found += await self._read_range(queue, begin, max_messages - len(found))
+            except MessageNotFound:
+                break
+        return FoundMessages(found, {}, {}, {})
+
+    async def _read_range(
+        self, queue: MessageQueue, offset: int, max_messages: int
+    ) -> list[Message]:
+        reply = await self._cluster.call(
+            self._cluster.broker(queue.broker).Read,
+            broker_pb.ReadRequest(
+                range=broker_pb.QueueRange(
+                    topic=queue.topic,
+                    queue_id=queue.queue_id,
+                    offset=offset,
+                    messages=max_messages,
+                )
+            ),
+            unavailable=BrokerUnavailable,
+            broker=queue.broker,
+        )
+        return messages_of(queue.broker, reply.frames, reply.record_lengths)
 
     async def _by_offset_id(self, message_id: str) -> FoundMessages:
         try:

@@ -8,6 +8,7 @@ import typer
 
 if TYPE_CHECKING:
     from rockoon.offsets.start import ConsumeFrom
+    from rockoon_core.message_queue import MessageQueue
 
 DURATION_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -79,6 +80,22 @@ def parse_queue(text: str) -> tuple[str, int]:
     if not (broker and number.isdecimal()):
         raise typer.BadParameter(f"{text!r} is not of the form BROKER:QUEUE", param_hint="--queue")
     return broker, int(number)
+
+
+def parse_topic_queue(text: str) -> "MessageQueue":
+    """Return the queue of a text such as "orders@broker-a:3".
+
+    Raises:
+        typer.BadParameter: the text does not have this form.
+    """
+    from rockoon_core.message_queue import MessageQueue
+
+    topic, _, place = text.partition("@")
+    broker, _, number = place.rpartition(":")
+    # Queue ids have 32 bits on the wire.
+    if not (topic and broker and number.isdecimal() and int(number) < 1 << 31):
+        raise typer.BadParameter(f"{text!r} is not of the form TOPIC@BROKER:QUEUE")
+    return MessageQueue(topic, broker, int(number))
 
 
 def parse_pairs(texts: Iterable[str], what: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""`rockoon message`: finds stored messages by key or id, and shows which groups consumed them.
+"""`rockoon message`: finds stored messages by key, id or queue, and the groups that consumed them.
 
 orders@broker-a:0  offset 42
   id        7F00000100002A139A5500000000 (offset id 7F00...)
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rockoon.cli.arguments import parse_moment
-from rockoon.cli.failures import FAILED, complain
+from rockoon.cli.arguments import parse_moment, parse_topic_queue
+from rockoon.cli.failures import FAILED, CommandError, complain
 from rockoon.cli.output import (
     duration,
     for_humans,
@@ -32,15 +32,19 @@ if TYPE_CHECKING:
     from rockoon.admin.stored_messages import FoundMessages, GroupAtMessage
     from rockoon.cluster import Cluster
     from rockoon.message import Message
+    from rockoon_core.message_queue import MessageQueue
 
     Readers = list[GroupAtMessage] | Exception
     from rockoon.admin.delayed_messages import WaitingMessages
     from rockoon.transactions.listing import BrokerTransactions
 
 
-app = typer.Typer(no_args_is_help=True, help="Find stored messages by key or id.")
+app = typer.Typer(
+    no_args_is_help=True, help="Find stored messages by key or id, or by queue and offset."
+)
 
 BODY_BYTES_SHOWN = 400
+OFFSET_MAX = 1 << 62
 
 
 @app.command()
@@ -106,6 +110,40 @@ def query(
         as_json=as_json,
         hint=hint if unique_id is None else "",
     )
+
+
+@app.command()
+def at(
+    queue: Annotated[
+        str,
+        typer.Argument(metavar="TOPIC@BROKER:QUEUE", help="Queue, as other commands show it."),
+    ],
+    offset: Annotated[int, typer.Argument(min=0, max=OFFSET_MAX, help="Offset in the queue.")],
+    max_messages: Annotated[
+        int, typer.Option("--max", min=1, max=1024, metavar="N", help="Show N from there on.")
+    ] = 1,
+    as_json: AsJson = False,
+    nameservers: Nameservers = DEFAULT_NAMESERVERS,
+) -> None:
+    """Show the message at an offset of a queue, and the groups that have consumed it."""
+    wanted = parse_topic_queue(queue)
+
+    async def work(cluster: "Cluster") -> "FoundMessages":
+        from rockoon.errors import MessageNotFound
+
+        try:
+            return await cluster.admin.messages.at(wanted, offset, max_messages=max_messages)
+        except MessageNotFound:
+            raise CommandError(await no_message_text(cluster, wanted, offset)) from None
+
+    show(nameservers, work, as_json=as_json)
+
+
+async def no_message_text(cluster: "Cluster", queue: "MessageQueue", offset: int) -> str:
+    described = await cluster.admin.describe_topic(queue.topic)
+    state = next((each.state for each in described.queues if each.queue == queue), None)
+    text = f"{queue} has no message at offset {offset}"
+    return text if state is None else f"{text}; it holds {state.min_offset}..{state.max_offset}"
 
 
 def show(
