@@ -5,7 +5,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,26 +25,22 @@ from rockoon.cli import (
     logs,
     messages,
     offsets,
+    reports,
     topics,
     upgrade,
 )
 from rockoon.cli.access import AccessKeyName, AccessSecretFile, set_access
 from rockoon.cli.arguments import (
-    WATCH,
-    WATCH_SECONDS,
-    check_watch_seconds,
-    parse_duration,
     with_watch_seconds,
 )
 from rockoon.cli.config import settings_app
 from rockoon.cli.failures import FAILED, CommandError, complain, report
 from rockoon.cli.output import counted
-from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_admin, with_cluster
+from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_cluster
 from rockoon.cli.status import broker_app
 
 if TYPE_CHECKING:
     from rockoon.cli.produce import Tally
-    from rockoon.cli.watch import WatchedReport
     from rockoon.cluster import Cluster
 
 
@@ -184,6 +180,9 @@ app.add_typer(access.app, name="access")
 app.add_typer(backup.app, name="backup")
 app.add_typer(upgrade.app, name="upgrade")
 app.add_typer(spark_app, name="spark")
+app.command()(reports.status)
+app.command()(reports.lag)
+app.command()(reports.top)
 app.command(cls=apply.ApplyCommand)(apply.apply)
 app.command()(diagnosis.doctor)
 app.add_typer(diagnosis.support_app, name="support")
@@ -407,93 +406,6 @@ def check_choice(option: str, value: str | None, *choices: str) -> None:
         raise typer.BadParameter(f"{value!r} is not one of {', '.join(choices)}", param_hint=option)
 
 
-@app.command()
-def status(as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS) -> None:
-    """Show every node; exit status 1 if one is unhealthy."""
-    from rockoon.cli.output import print_json
-    from rockoon.cli.status import show_status, status_json
-
-    found = with_admin(nameservers, lambda admin: admin.status())
-    if as_json:
-        print_json(status_json(found))
-    else:
-        show_status(found)
-    raise typer.Exit(0 if found.healthy else FAILED)
-
-
-LagGroup = Annotated[
-    str,
-    typer.Argument(metavar="[GROUP]", show_default=False, help="Only this group, by queue."),
-]
-LagTopic = Annotated[
-    str, typer.Argument(metavar="[TOPIC]", show_default=False, help="Only this topic.")
-]
-LossBound = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DURATION",
-        help="Exit with status 1 if retention may delete unread messages within this time (2h), or "
-        "if that cannot be determined.",
-    ),
-]
-RowsMax = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="N", help="Show at most N groups.  [default: 100]"),
-]
-WatchSeconds = Annotated[
-    float | None,
-    typer.Option(
-        WATCH,
-        metavar="[SECONDS]",
-        callback=check_watch_seconds,
-        help=f"Repeat every {WATCH_SECONDS} (or SECONDS) seconds, until Ctrl-C.",
-    ),
-]
-
-
-@app.command()
-def lag(
-    group: LagGroup = "",
-    topic: LagTopic = "",
-    fail_if_loss_within: LossBound = None,
-    limit: RowsMax = None,
-    watch_seconds: WatchSeconds = None,
-    as_json: AsJson = False,
-    nameservers: Nameservers = DEFAULT_NAMESERVERS,
-) -> None:
-    """Show lag, and when retention deletes unread messages; the most urgent first.
-
-    Without GROUP: one row for each group. With GROUP: one row for each of its queues.
-
-    A broker never deletes its newest CommitLog file. For messages in that file, the time is
-    calculated as if the broker started a new file now.
-    """
-    from rockoon.cli.lag import report_group, report_groups, rows_that_fit
-    from rockoon.cli.watch import print_report, watch
-
-    bound_ms = None if fail_if_loss_within is None else parse_duration(fail_if_loss_within)
-    if group and limit is not None:
-        raise typer.BadParameter("it cannot be combined with GROUP", param_hint="--limit")
-    rows_max = limit or rows_that_fit(is_watch=watch_seconds is not None and not as_json)
-
-    async def ask(cluster: "Cluster") -> "WatchedReport":
-        if group:
-            return await report_group(cluster, group, topic, bound_ms)
-        return await report_groups(cluster, rows_max, bound_ms)
-
-    async def watch_lag(cluster: "Cluster", seconds: float) -> str:
-        return await watch(cluster, ask, seconds=seconds, as_json=as_json)
-
-    if watch_seconds is not None:
-        danger = with_cluster(nameservers, partial(watch_lag, seconds=watch_seconds))
-    else:
-        report = with_cluster(nameservers, ask)
-        print_report(report, as_json=as_json)
-        danger = report.danger
-    if danger:
-        raise typer.Exit(complain(danger))
-
-
 InputFile = Annotated[
     Path | None,
     typer.Option("--file", "-f", metavar="FILE", help="Input file, also .gz (default: stdin)."),
@@ -669,6 +581,7 @@ EXAMPLES = {
     "up": "rockoon up --brokers 2 --dir ./cluster",
     "status": "rockoon status --nameservers 10.0.0.1:9876,10.0.0.2:9876",
     "lag": "rockoon lag --watch 5 --fail-if-loss-within 2h",
+    "top": "rockoon top orders --once --interval 10",
     "produce": "rockoon produce orders --file orders.ndjson --key-field id --property source=shop",
     "consume": "rockoon consume orders --group billing --from first --follow",
     "topic": "rockoon topic list",
