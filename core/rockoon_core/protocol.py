@@ -5,6 +5,9 @@ import re
 CLUSTER_METADATA_KEY = "rockoon-cluster"
 """Metadata key with the name of the cluster that the caller addresses."""
 
+AGENT_METADATA_KEY = "rockoon-agent-bin"
+"""Metadata key of an AppendStream with its `Agent`: the program that opened it."""
+
 PROTOCOL = 1
 """Version of the protocol between nodes, incremented by changes that older nodes would
 misinterpret. Nameservers accept nodes of their own version and of older ones, and must be upgraded

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from importlib import metadata
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from rockoon_proto.v1.offset_pb2 import Progress
 from support.eventually import answered
 
 JAVA, GO, APP = "host@1@0@java", "host@2@0@go", "app-1"
+VERSION = metadata.version("rockoon")
 AT_MS = 1_700_000_000_000
 LOGGER = "rockoon.receiving.receive_queue"
 
@@ -101,13 +103,14 @@ async def test_clients_are_shown_with_what_they_hold(rockoon: Any, cluster: Any)
             assert java["address"].startswith("ipv4:127.0.0.1:")
             assert (java["language"], java["version"], java["messages"]) == ("JAVA", "5.2.0", 1)
             assert (go["language"], go["version"], go["messages"]) == ("GOLANG", "5.1.4", 2)
-            assert (app["language"], app["address"], app["messages"]) == (None, None, 1)
+            assert (app["language"], app["version"], app["messages"]) == ("PYTHON", VERSION, 1)
+            assert app["address"].startswith("ipv4:127.0.0.1:")
             assert (go["queues"], go["attempt_max"]) == (1, 1)
             assert app["subscriptions"] == {readers.topic: "*"}
             shown = await readers.rows("group", verb, readers.group)
             assert shown[JAVA][:6] == [JAVA, "JAVA", "5.2.0", java["address"], "gateway-x", "1"]
             assert shown[GO][:6] == [GO, "GOLANG", "5.1.4", go["address"], "gateway-x", "2"]
-            assert shown[APP][:6] == [APP, "-", "-", "-", "-", "1"]
+            assert shown[APP][:6] == [APP, "PYTHON", VERSION, app["address"], "-", "1"]
             assert shown[APP][-2:] == [f"{readers.topic}:", "*"]
             assert "no members" not in (await readers.command("group", verb, readers.group)).out
 

@@ -1,6 +1,7 @@
 """`rockoon group members`, `locks` and `in-flight`, with readers that live meanwhile."""
 
 import asyncio
+from importlib import metadata
 from typing import Any
 
 import rockoon as sdk
@@ -38,10 +39,16 @@ async def test_members_and_locks_are_shown_with_idle_and_odd_ones(
         await eventually(is_settled)
         shown = (await command("group", "members", group)).words
         rows = {words[0]: words for words in shown if words}
-        assert rows["a"][:3] == ["a", "clustering", "AVG"]
+        version = metadata.version("rockoon")
+        assert rows["a"][:3] == ["a", "PYTHON", version]
+        assert rows["a"][3].startswith("ipv4:127.0.0.1:")
+        assert rows["a"][4:6] == ["clustering", "AVG"]
         assert f"{topic}@broker-a:0" in " ".join(rows["a"])
         assert f"read different things of topic {topic}: *: a, b; TagA: c" in " ".join(rows["!"])
         told = (await command("group", "members", group, "--json")).json
+        assert {(each["language"], each["version"]) for each in told["members"]} == {
+            ("PYTHON", version)
+        }
         queues = {
             each["member_id"]: [q for q in each["queues"] if topic == q.split("@")[0]]
             for each in told["members"]

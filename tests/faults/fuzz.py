@@ -148,7 +148,7 @@ MAY: Mapping[str, frozenset[str]] = {
             **dict.fromkeys(("Append", "AppendStream"), WRITER),
             **dict.fromkeys(("Pull", "PullStream", "Read"), READER),
             **dict.fromkeys(("SendBack", "QueryMessages", "ReadLog"), READER),
-            **dict.fromkeys(("QueueStatus", "SearchOffset"), SEES),
+            **dict.fromkeys(("QueueStatus", "SearchOffset", "ListAppendStreams"), SEES),
             **dict.fromkeys(("EndTransaction", "CheckTransactions"), WRITER),
             **dict.fromkeys(("ListTransactions", "ListDelayed"), CLUSTER_READER),
             **dict.fromkeys(("DescribeBroker", "DescribeDrain"), CLUSTER_READER),
@@ -169,7 +169,7 @@ MAY: Mapping[str, frozenset[str]] = {
         },
         "InFlightService": {
             **dict.fromkeys(("Acquire", "Acknowledge", "ChangeVisibility"), READER),
-            **dict.fromkeys(("ListInFlight", "ListClients"), SEES),
+            **dict.fromkeys(("ListInFlight", "ListClients", "ListProducers"), SEES),
             "ReportClients": READER,
         },
         "Logs": {

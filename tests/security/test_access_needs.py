@@ -6,6 +6,8 @@ import pytest
 from google.protobuf.message_factory import GetMessageClass
 from security.test_access_rules import SERVICES, methods
 
+from rockoon_proto.v1.broker_pb2 import ListAppendStreamsRequest
+from rockoon_proto.v1.in_flight_pb2 import ListProducersRequest
 from rockoon_proto.v1.nameserver_pb2 import ProvideGroupTopicRequest
 
 # By need: calls, whose requests name topic "topic", group "group", producer group
@@ -13,13 +15,16 @@ from rockoon_proto.v1.nameserver_pb2 import ProvideGroupTopicRequest
 NEEDS = {
     "read topic:topic": "Broker/Read Broker/QueryMessages Broker/ReadLog",
     "write topic:topic": "Broker/Append",
-    "see topic:topic": "Broker/QueueStatus Broker/SearchOffset NameServer/GetRoute",
+    "see topic:topic": (
+        "Broker/QueueStatus Broker/SearchOffset NameServer/GetRoute "
+        "Broker/ListAppendStreams InFlightService/ListProducers"
+    ),
     "read group:group, read topic:topic": (
         "Broker/Pull Broker/SendBack NameServer/Subscribe "
         "OffsetService/Heartbeat OffsetService/Resolve OffsetService/Commit "
-        "InFlightService/Acquire InFlightService/Acknowledge InFlightService/ChangeVisibility "
-        "InFlightService/ReportClients"
+        "InFlightService/Acquire InFlightService/Acknowledge InFlightService/ChangeVisibility"
     ),
+    "read group:group, read topic:topic, write topic:topic": "InFlightService/ReportClients",
     "read group:group": (
         "NameServer/ProvideGroupTopic "
         "OffsetService/Leave OffsetService/WatchGroup"
@@ -96,6 +101,18 @@ def test_a_key_needs_for_each_call_what_the_documentation_says(service: str) -> 
         needs = sorted({f"{action} {resource}" for action, resource in rule.needs(request)})
         nothing_more = "the cluster secret" if rule.services_only else "a key"
         assert (", ".join(needs) or nothing_more) == expected[name], name
+
+
+@pytest.mark.parametrize(
+    ("service", "call"),
+    [("broker", "Broker/ListAppendStreams"), ("offset", "InFlightService/ListProducers")],
+)
+def test_producers_of_all_topics_are_listed_for_who_may_see_the_cluster(
+    service: str, call: str
+) -> None:
+    rules, _ = SERVICES[service]
+    for request in (ListAppendStreamsRequest(), ListProducersRequest()):
+        assert list(rules[f"/rockoon.v1.{call}"].needs(request)) == [("read", "cluster")]
 
 
 def test_more_queues_than_a_group_asks_for_are_a_change_of_it() -> None:

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from rockoon.admin.drains import DrainAdmin
     from rockoon.admin.live_settings import SettingsAdmin
     from rockoon.admin.logs import LogAdmin
+    from rockoon.admin.producers import ConnectedProducers
     from rockoon.net.connection import Connection
 
 
@@ -591,6 +592,18 @@ class Admin:
         )
         reply: offset_pb.ImportReply = await self._ask("Import", request)
         return reply
+
+    # Producers
+
+    async def producers(self, topic: str = "") -> "ConnectedProducers":
+        """Return the connected programs that send: of the SDK, gateways, and clients of gateways.
+
+        Args:
+            topic: only programs that send to this topic; empty for all.
+        """
+        from rockoon.admin.producers import connected_producers
+
+        return await connected_producers(self._cluster, topic)
 
     # Transactions
 

@@ -77,6 +77,8 @@ def group_clients(reply: ListClientsReply, readers: offset_pb.GroupMembers) -> l
         clients = by_id.setdefault(report.receiver, [GroupClient(report.receiver)])
         for client in clients:
             if not client.is_at_gateway:
+                client.language, client.version = report.language, report.version
+                client.address = report.address
                 ago = max(reply.as_of_ms - report.heard_at_ms, 0)
                 before = client.heard_ms_ago
                 client.heard_ms_ago = ago if before is None else min(ago, before)

@@ -101,7 +101,7 @@ IMPORT_SECONDS_MAX = 600.0
 # Calls without side effects.
 _READ_ONLY = frozenset(
     {"ListLocks", "ListMembers", "ListInFlight", "ListClients", "ListProgress", "Lag", "Export"}
-    | {"Query"}
+    | {"Query", "ListProducers"}
 )
 # Each of the added calls names a reset, so repeating it has no further effect.
 _REPEATABLE = _READ_ONLY | {"Reset", "ApplyReset", "UndoReset"}
@@ -124,7 +124,7 @@ async def ask_offset_service(cluster: "Connection", method_name: str, request: A
             stub: Any = await cluster.wait_offset_service(
                 min(left, UNLISTED_SECONDS) if is_read_only else left
             )
-            if method_name in ("ListInFlight", "ListClients"):
+            if method_name in ("ListInFlight", "ListClients", "ListProducers"):
                 stub = cluster.in_flight_service()
             return await cluster.call(
                 getattr(stub, method_name),

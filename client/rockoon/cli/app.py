@@ -25,6 +25,7 @@ from rockoon.cli import (
     logs,
     messages,
     offsets,
+    producers,
     reports,
     topics,
     upgrade,
@@ -159,6 +160,7 @@ groups.app.command("members")(group_members.members)
 groups.app.command("locks")(group_members.locks)
 groups.app.command("in-flight")(group_members.in_flight)
 app.add_typer(groups.app, name="group")
+app.add_typer(producers.app, name="producer")
 broker_app.add_typer(settings_app("broker"), name="config")
 broker_app.command()(drains.drain)
 broker_app.command()(drains.undrain)
@@ -602,6 +604,8 @@ EXAMPLES = {
     "group members": "rockoon group members billing",
     "group locks": "rockoon group locks billing",
     "group in-flight": "rockoon group in-flight billing",
+    "producer": "rockoon producer connections",
+    "producer connections": "rockoon producer connections orders",
     "broker": "rockoon broker describe broker-a",
     "broker describe": "rockoon broker describe broker-a",
     "broker drain": "rockoon broker drain broker-b --wait --timeout 30m",

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 def members(
     name: Name, as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS
 ) -> None:
-    """Show a group's members with their queues, its clients with their in-flight messages, and
-    contradictions between their settings."""
+    """Show a group's members with their queues and its clients with their in-flight messages, each
+    with language, version and address; and contradictions between their settings."""
     from rockoon.consumer.membership import contradictions
 
     async def work(
@@ -74,10 +74,23 @@ def members(
 
 def show_members(members: "Iterable[Member]", queues: Mapping[str, list[str]]) -> None:
     print_table(
-        ("MEMBER", "MODE", "ALLOCATION", "READS", "LAST HEARD", "QUEUES"),
+        (
+            "MEMBER",
+            "LANGUAGE",
+            "VERSION",
+            "ADDRESS",
+            "MODE",
+            "ALLOCATION",
+            "READS",
+            "LAST HEARD",
+            "QUEUES",
+        ),
         (
             (
                 each.member_id,
+                each.language or None,
+                each.version or None,
+                each.peer or None,
                 mode_text(each),
                 each.allocation or None,
                 ", ".join(f"{s.topic}: {s.expression}" for s in each.subscriptions),
@@ -183,6 +196,8 @@ def member_json(member: "Member", queues: list[str]) -> dict[str, Any]:
         "member_id": member.member_id,
         "mode": mode_text(member),
         "allocation": member.allocation or None,
+        "language": member.language or None,
+        "version": member.version or None,
         **picked(member, "peer", "joined_at_ms", "heard_at_ms"),
         "subscriptions": {s.topic: s.expression for s in member.subscriptions},
         "queues": queues,

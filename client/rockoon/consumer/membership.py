@@ -293,6 +293,8 @@ class GroupMembership:
                 wants_owners=self._wants_owners,
                 owners_version=self._owners_version,
                 group_incarnation=self.group_incarnation,
+                language=self._cluster.agent.language,
+                version=self._cluster.agent.version,
             ),
             unavailable=OffsetServiceUnavailable,
             timeout_seconds=max(self._heartbeat_seconds, 1.0),

@@ -30,6 +30,7 @@ from rockoon.errors import (
 )
 from rockoon.net.access import AccessKey
 from rockoon.net.addresses import reachable
+from rockoon.net.agent import Agent
 from rockoon.net.forks import Forkable, watch_forks
 from rockoon.net.large_replies import append_reply, pull_stream_reply
 from rockoon.net.route_watch import RouteRequests, RouteWatch
@@ -195,6 +196,7 @@ class Connection:
         self.metadata: tuple[tuple[str, str], ...] = (
             ((CLUSTER_METADATA_KEY, cluster),) if cluster else ()
         )
+        self.agent = Agent(self.client_id)
         self.hooks = tracing
         self.retry_seconds = retry_seconds
         self._connect_seconds_max = connect_seconds_max

@@ -51,7 +51,7 @@ class AppendStream:
         self,
         broker: str,
         connect: "Callable[[], tuple[str, BrokerAsyncStub]]",
-        metadata: tuple[tuple[str, str], ...],
+        metadata: tuple[tuple[str, str | bytes], ...],
         events: StreamEvents,
     ) -> None:
         self.broker = broker

@@ -483,6 +483,9 @@ class Acquirer:
                 policy=receive_queue.key.consume_from.to_wire(),
                 filters=filters,
             )
+            if filters:
+                wanted_of.language = self._cluster.agent.language
+                wanted_of.version = self._cluster.agent.version
             if len(shares) > 1:
                 for name, count in shares.items():
                     wanted_of.shares.add(

@@ -851,6 +851,48 @@ class DiscardGenerationReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class Agent(_message.Message):
+    __slots__ = ("client_id", "language", "version", "gateway")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    GATEWAY_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    language: str
+    version: str
+    gateway: str
+    def __init__(self, client_id: _Optional[str] = ..., language: _Optional[str] = ..., version: _Optional[str] = ..., gateway: _Optional[str] = ...) -> None: ...
+
+class ListAppendStreamsRequest(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+
+class AppendStreamState(_message.Message):
+    __slots__ = ("agent", "address", "key_id", "opened_ms_ago", "sent_ms_ago", "topics")
+    AGENT_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    KEY_ID_FIELD_NUMBER: _ClassVar[int]
+    OPENED_MS_AGO_FIELD_NUMBER: _ClassVar[int]
+    SENT_MS_AGO_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    agent: Agent
+    address: str
+    key_id: str
+    opened_ms_ago: int
+    sent_ms_ago: int
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, agent: _Optional[_Union[Agent, _Mapping]] = ..., address: _Optional[str] = ..., key_id: _Optional[str] = ..., opened_ms_ago: _Optional[int] = ..., sent_ms_ago: _Optional[int] = ..., topics: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ListAppendStreamsReply(_message.Message):
+    __slots__ = ("streams", "streams_count")
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
+    STREAMS_COUNT_FIELD_NUMBER: _ClassVar[int]
+    streams: _containers.RepeatedCompositeFieldContainer[AppendStreamState]
+    streams_count: int
+    def __init__(self, streams: _Optional[_Iterable[_Union[AppendStreamState, _Mapping]]] = ..., streams_count: _Optional[int] = ...) -> None: ...
+
 class DescribeBrokerRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

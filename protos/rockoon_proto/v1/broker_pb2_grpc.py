@@ -139,6 +139,11 @@ class BrokerStub:
                 request_serializer=rockoon__proto_dot_v1_dot_broker__pb2.DiscardGenerationRequest.SerializeToString,
                 response_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.DiscardGenerationReply.FromString,
                 _registered_method=True)
+        self.ListAppendStreams = channel.unary_unary(
+                '/rockoon.v1.Broker/ListAppendStreams',
+                request_serializer=rockoon__proto_dot_v1_dot_broker__pb2.ListAppendStreamsRequest.SerializeToString,
+                response_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.ListAppendStreamsReply.FromString,
+                _registered_method=True)
         self.DescribeBroker = channel.unary_unary(
                 '/rockoon.v1.Broker/DescribeBroker',
                 request_serializer=rockoon__proto_dot_v1_dot_broker__pb2.DescribeBrokerRequest.SerializeToString,
@@ -325,6 +330,13 @@ class BrokerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListAppendStreams(self, request, context):
+        """Open AppendStreams and the clients that opened them, for tools.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DescribeBroker(self, request, context):
         """State of the broker, for status pages.
         """
@@ -441,6 +453,11 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.DiscardGeneration,
                     request_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.DiscardGenerationRequest.FromString,
                     response_serializer=rockoon__proto_dot_v1_dot_broker__pb2.DiscardGenerationReply.SerializeToString,
+            ),
+            'ListAppendStreams': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAppendStreams,
+                    request_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.ListAppendStreamsRequest.FromString,
+                    response_serializer=rockoon__proto_dot_v1_dot_broker__pb2.ListAppendStreamsReply.SerializeToString,
             ),
             'DescribeBroker': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeBroker,
@@ -998,6 +1015,33 @@ class Broker:
             '/rockoon.v1.Broker/DiscardGeneration',
             rockoon__proto_dot_v1_dot_broker__pb2.DiscardGenerationRequest.SerializeToString,
             rockoon__proto_dot_v1_dot_broker__pb2.DiscardGenerationReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAppendStreams(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rockoon.v1.Broker/ListAppendStreams',
+            rockoon__proto_dot_v1_dot_broker__pb2.ListAppendStreamsRequest.SerializeToString,
+            rockoon__proto_dot_v1_dot_broker__pb2.ListAppendStreamsReply.FromString,
             options,
             channel_credentials,
             insecure,

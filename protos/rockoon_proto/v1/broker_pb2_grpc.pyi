@@ -118,6 +118,8 @@ class BrokerStub:
     """Remove the files of an upload that will not be published. Optional: the broker removes an upload
     that gets no file for an hour. Uploads survive a restart of the broker.
     """
+    ListAppendStreams: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ListAppendStreamsRequest, _broker_pb2.ListAppendStreamsReply]
+    """Open AppendStreams and the clients that opened them, for tools."""
     DescribeBroker: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DescribeBrokerRequest, _broker_pb2.DescribeBrokerReply]
     """State of the broker, for status pages."""
     DescribeDrain: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DescribeDrainRequest, _broker_pb2.DescribeDrainReply]
@@ -213,6 +215,8 @@ class BrokerAsyncStub(BrokerStub):
     """Remove the files of an upload that will not be published. Optional: the broker removes an upload
     that gets no file for an hour. Uploads survive a restart of the broker.
     """
+    ListAppendStreams: _aio.UnaryUnaryMultiCallable[_broker_pb2.ListAppendStreamsRequest, _broker_pb2.ListAppendStreamsReply]  # type: ignore[assignment]
+    """Open AppendStreams and the clients that opened them, for tools."""
     DescribeBroker: _aio.UnaryUnaryMultiCallable[_broker_pb2.DescribeBrokerRequest, _broker_pb2.DescribeBrokerReply]  # type: ignore[assignment]
     """State of the broker, for status pages."""
     DescribeDrain: _aio.UnaryUnaryMultiCallable[_broker_pb2.DescribeDrainRequest, _broker_pb2.DescribeDrainReply]  # type: ignore[assignment]
@@ -425,6 +429,14 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         """Remove the files of an upload that will not be published. Optional: the broker removes an upload
         that gets no file for an hour. Uploads survive a restart of the broker.
         """
+
+    @_abc_1.abstractmethod
+    def ListAppendStreams(
+        self,
+        request: _broker_pb2.ListAppendStreamsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.ListAppendStreamsReply, _abc.Awaitable[_broker_pb2.ListAppendStreamsReply]]:
+        """Open AppendStreams and the clients that opened them, for tools."""
 
     @_abc_1.abstractmethod
     def DescribeBroker(

@@ -26,7 +26,7 @@ class QueueReach(_message.Message):
     def __init__(self, queue: _Optional[_Union[_offset_pb2.QueueRef, _Mapping]] = ..., min_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., candidates_from: _Optional[int] = ..., candidates: _Optional[_Iterable[int]] = ..., create_revision: _Optional[int] = ...) -> None: ...
 
 class Wanted(_message.Message):
-    __slots__ = ("group", "receiver", "queues", "messages_max", "visible_after_ms", "attempt_id", "policy", "filters", "message_group_max", "held_ms_max", "key_id", "shares")
+    __slots__ = ("group", "receiver", "queues", "messages_max", "visible_after_ms", "attempt_id", "policy", "filters", "message_group_max", "held_ms_max", "key_id", "shares", "language", "version")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     RECEIVER_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +39,8 @@ class Wanted(_message.Message):
     HELD_MS_MAX_FIELD_NUMBER: _ClassVar[int]
     KEY_ID_FIELD_NUMBER: _ClassVar[int]
     SHARES_FIELD_NUMBER: _ClassVar[int]
+    LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     group: str
     receiver: str
     queues: _containers.RepeatedCompositeFieldContainer[QueueReach]
@@ -51,7 +53,9 @@ class Wanted(_message.Message):
     held_ms_max: int
     key_id: str
     shares: _containers.RepeatedCompositeFieldContainer[Share]
-    def __init__(self, group: _Optional[str] = ..., receiver: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueueReach, _Mapping]]] = ..., messages_max: _Optional[int] = ..., visible_after_ms: _Optional[int] = ..., attempt_id: _Optional[str] = ..., policy: _Optional[_Union[_nameserver_pb2.StartPolicy, _Mapping]] = ..., filters: _Optional[_Iterable[_Union[_offset_pb2.TopicSubscription, _Mapping]]] = ..., message_group_max: _Optional[int] = ..., held_ms_max: _Optional[int] = ..., key_id: _Optional[str] = ..., shares: _Optional[_Iterable[_Union[Share, _Mapping]]] = ...) -> None: ...
+    language: str
+    version: str
+    def __init__(self, group: _Optional[str] = ..., receiver: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueueReach, _Mapping]]] = ..., messages_max: _Optional[int] = ..., visible_after_ms: _Optional[int] = ..., attempt_id: _Optional[str] = ..., policy: _Optional[_Union[_nameserver_pb2.StartPolicy, _Mapping]] = ..., filters: _Optional[_Iterable[_Union[_offset_pb2.TopicSubscription, _Mapping]]] = ..., message_group_max: _Optional[int] = ..., held_ms_max: _Optional[int] = ..., key_id: _Optional[str] = ..., shares: _Optional[_Iterable[_Union[Share, _Mapping]]] = ..., language: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
 
 class Share(_message.Message):
     __slots__ = ("receiver", "key_id", "messages_max")
@@ -309,6 +313,22 @@ class ClientReport(_message.Message):
     lite_version: int
     def __init__(self, name: _Optional[_Union[ClientName, _Mapping]] = ..., heard_ms_ago: _Optional[int] = ..., goodbye: _Optional[bool] = ..., details: _Optional[_Union[ClientDetails, _Mapping]] = ..., lite_version: _Optional[int] = ...) -> None: ...
 
+class ProducerReport(_message.Message):
+    __slots__ = ("client_id", "key_id", "heard_ms_ago", "goodbye", "details", "topics")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    KEY_ID_FIELD_NUMBER: _ClassVar[int]
+    HEARD_MS_AGO_FIELD_NUMBER: _ClassVar[int]
+    GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    DETAILS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    key_id: str
+    heard_ms_ago: int
+    goodbye: bool
+    details: ClientDetails
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, client_id: _Optional[str] = ..., key_id: _Optional[str] = ..., heard_ms_ago: _Optional[int] = ..., goodbye: _Optional[bool] = ..., details: _Optional[_Union[ClientDetails, _Mapping]] = ..., topics: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class LiteSubscription(_message.Message):
     __slots__ = ("name", "parent", "lite_topics", "version", "client_version", "lost")
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -338,20 +358,22 @@ class LiteChange(_message.Message):
     def __init__(self, subscription: _Optional[_Union[LiteSubscription, _Mapping]] = ..., is_known: _Optional[bool] = ..., is_exclusive: _Optional[bool] = ..., claimed: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ReportClientsRequest(_message.Message):
-    __slots__ = ("gateway", "gateway_id", "clients", "lite_changes", "lite_since", "delivered")
+    __slots__ = ("gateway", "gateway_id", "clients", "lite_changes", "lite_since", "delivered", "producers")
     GATEWAY_FIELD_NUMBER: _ClassVar[int]
     GATEWAY_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
     LITE_CHANGES_FIELD_NUMBER: _ClassVar[int]
     LITE_SINCE_FIELD_NUMBER: _ClassVar[int]
     DELIVERED_FIELD_NUMBER: _ClassVar[int]
+    PRODUCERS_FIELD_NUMBER: _ClassVar[int]
     gateway: str
     gateway_id: str
     clients: _containers.RepeatedCompositeFieldContainer[ClientReport]
     lite_changes: _containers.RepeatedCompositeFieldContainer[LiteChange]
     lite_since: int
     delivered: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, gateway: _Optional[str] = ..., gateway_id: _Optional[str] = ..., clients: _Optional[_Iterable[_Union[ClientReport, _Mapping]]] = ..., lite_changes: _Optional[_Iterable[_Union[LiteChange, _Mapping]]] = ..., lite_since: _Optional[int] = ..., delivered: _Optional[_Iterable[int]] = ...) -> None: ...
+    producers: _containers.RepeatedCompositeFieldContainer[ProducerReport]
+    def __init__(self, gateway: _Optional[str] = ..., gateway_id: _Optional[str] = ..., clients: _Optional[_Iterable[_Union[ClientReport, _Mapping]]] = ..., lite_changes: _Optional[_Iterable[_Union[LiteChange, _Mapping]]] = ..., lite_since: _Optional[int] = ..., delivered: _Optional[_Iterable[int]] = ..., producers: _Optional[_Iterable[_Union[ProducerReport, _Mapping]]] = ...) -> None: ...
 
 class ReportClientsReply(_message.Message):
     __slots__ = ("lease_ms", "service_id", "lite", "lite_to", "lite_versions", "lite_wanted")
@@ -418,3 +440,33 @@ class ListClientsReply(_message.Message):
     holdings: _containers.RepeatedCompositeFieldContainer[Holding]
     as_of_ms: int
     def __init__(self, clients: _Optional[_Iterable[_Union[Client, _Mapping]]] = ..., holdings: _Optional[_Iterable[_Union[Holding, _Mapping]]] = ..., as_of_ms: _Optional[int] = ...) -> None: ...
+
+class ListProducersRequest(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+
+class Producer(_message.Message):
+    __slots__ = ("client_id", "key_id", "details", "gateway", "heard_ms_ago", "topics")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    KEY_ID_FIELD_NUMBER: _ClassVar[int]
+    DETAILS_FIELD_NUMBER: _ClassVar[int]
+    GATEWAY_FIELD_NUMBER: _ClassVar[int]
+    HEARD_MS_AGO_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    key_id: str
+    details: ClientDetails
+    gateway: str
+    heard_ms_ago: int
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, client_id: _Optional[str] = ..., key_id: _Optional[str] = ..., details: _Optional[_Union[ClientDetails, _Mapping]] = ..., gateway: _Optional[str] = ..., heard_ms_ago: _Optional[int] = ..., topics: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ListProducersReply(_message.Message):
+    __slots__ = ("producers", "producers_count")
+    PRODUCERS_FIELD_NUMBER: _ClassVar[int]
+    PRODUCERS_COUNT_FIELD_NUMBER: _ClassVar[int]
+    producers: _containers.RepeatedCompositeFieldContainer[Producer]
+    producers_count: int
+    def __init__(self, producers: _Optional[_Iterable[_Union[Producer, _Mapping]]] = ..., producers_count: _Optional[int] = ...) -> None: ...

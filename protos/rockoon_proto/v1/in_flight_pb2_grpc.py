@@ -80,6 +80,11 @@ class InFlightServiceStub:
                 request_serializer=rockoon__proto_dot_v1_dot_in__flight__pb2.ListClientsRequest.SerializeToString,
                 response_deserializer=rockoon__proto_dot_v1_dot_in__flight__pb2.ListClientsReply.FromString,
                 _registered_method=True)
+        self.ListProducers = channel.unary_unary(
+                '/rockoon.v1.InFlightService/ListProducers',
+                request_serializer=rockoon__proto_dot_v1_dot_in__flight__pb2.ListProducersRequest.SerializeToString,
+                response_deserializer=rockoon__proto_dot_v1_dot_in__flight__pb2.ListProducersReply.FromString,
+                _registered_method=True)
 
 
 class InFlightServiceServicer:
@@ -150,6 +155,13 @@ class InFlightServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListProducers(self, request, context):
+        """Producers that gateways hear. Producers of the SDK are in Broker.ListAppendStreams.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_InFlightServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -182,6 +194,11 @@ def add_InFlightServiceServicer_to_server(servicer, server):
                     servicer.ListClients,
                     request_deserializer=rockoon__proto_dot_v1_dot_in__flight__pb2.ListClientsRequest.FromString,
                     response_serializer=rockoon__proto_dot_v1_dot_in__flight__pb2.ListClientsReply.SerializeToString,
+            ),
+            'ListProducers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListProducers,
+                    request_deserializer=rockoon__proto_dot_v1_dot_in__flight__pb2.ListProducersRequest.FromString,
+                    response_serializer=rockoon__proto_dot_v1_dot_in__flight__pb2.ListProducersReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -362,6 +379,33 @@ class InFlightService:
             '/rockoon.v1.InFlightService/ListClients',
             rockoon__proto_dot_v1_dot_in__flight__pb2.ListClientsRequest.SerializeToString,
             rockoon__proto_dot_v1_dot_in__flight__pb2.ListClientsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListProducers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rockoon.v1.InFlightService/ListProducers',
+            rockoon__proto_dot_v1_dot_in__flight__pb2.ListProducersRequest.SerializeToString,
+            rockoon__proto_dot_v1_dot_in__flight__pb2.ListProducersReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -72,6 +72,8 @@ class InFlightServiceStub:
     """The clients of a group that have called any gateway within the lease, and the messages that each
     receiver holds.
     """
+    ListProducers: _grpc.UnaryUnaryMultiCallable[_in_flight_pb2.ListProducersRequest, _in_flight_pb2.ListProducersReply]
+    """Producers that gateways hear. Producers of the SDK are in Broker.ListAppendStreams."""
 
 @_typing.type_check_only
 class InFlightServiceAsyncStub(InFlightServiceStub):
@@ -117,6 +119,8 @@ class InFlightServiceAsyncStub(InFlightServiceStub):
     """The clients of a group that have called any gateway within the lease, and the messages that each
     receiver holds.
     """
+    ListProducers: _aio.UnaryUnaryMultiCallable[_in_flight_pb2.ListProducersRequest, _in_flight_pb2.ListProducersReply]  # type: ignore[assignment]
+    """Producers that gateways hear. Producers of the SDK are in Broker.ListAppendStreams."""
 
 class InFlightServiceServicer(metaclass=_abc_1.ABCMeta):
     """Delivery and acknowledgement of single messages, recorded by the offset service: POP in RocketMQ, a
@@ -195,5 +199,13 @@ class InFlightServiceServicer(metaclass=_abc_1.ABCMeta):
         """The clients of a group that have called any gateway within the lease, and the messages that each
         receiver holds.
         """
+
+    @_abc_1.abstractmethod
+    def ListProducers(
+        self,
+        request: _in_flight_pb2.ListProducersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_in_flight_pb2.ListProducersReply, _abc.Awaitable[_in_flight_pb2.ListProducersReply]]:
+        """Producers that gateways hear. Producers of the SDK are in Broker.ListAppendStreams."""
 
 def add_InFlightServiceServicer_to_server(servicer: InFlightServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -80,7 +80,7 @@ class TopicSubscription(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., expression: _Optional[str] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("member_id", "subscriptions", "mode", "peer", "joined_at_ms", "heard_at_ms", "allocation")
+    __slots__ = ("member_id", "subscriptions", "mode", "peer", "joined_at_ms", "heard_at_ms", "allocation", "language", "version")
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
@@ -88,6 +88,8 @@ class Member(_message.Message):
     JOINED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     HEARD_AT_MS_FIELD_NUMBER: _ClassVar[int]
     ALLOCATION_FIELD_NUMBER: _ClassVar[int]
+    LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     member_id: str
     subscriptions: _containers.RepeatedCompositeFieldContainer[TopicSubscription]
     mode: ConsumeMode
@@ -95,10 +97,12 @@ class Member(_message.Message):
     joined_at_ms: int
     heard_at_ms: int
     allocation: str
-    def __init__(self, member_id: _Optional[str] = ..., subscriptions: _Optional[_Iterable[_Union[TopicSubscription, _Mapping]]] = ..., mode: _Optional[_Union[ConsumeMode, str]] = ..., peer: _Optional[str] = ..., joined_at_ms: _Optional[int] = ..., heard_at_ms: _Optional[int] = ..., allocation: _Optional[str] = ...) -> None: ...
+    language: str
+    version: str
+    def __init__(self, member_id: _Optional[str] = ..., subscriptions: _Optional[_Iterable[_Union[TopicSubscription, _Mapping]]] = ..., mode: _Optional[_Union[ConsumeMode, str]] = ..., peer: _Optional[str] = ..., joined_at_ms: _Optional[int] = ..., heard_at_ms: _Optional[int] = ..., allocation: _Optional[str] = ..., language: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("group", "member_id", "instance", "mode", "subscriptions", "positions", "allocation", "wants_owners", "owners_version", "group_incarnation")
+    __slots__ = ("group", "member_id", "instance", "mode", "subscriptions", "positions", "allocation", "wants_owners", "owners_version", "group_incarnation", "language", "version")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
@@ -109,6 +113,8 @@ class HeartbeatRequest(_message.Message):
     WANTS_OWNERS_FIELD_NUMBER: _ClassVar[int]
     OWNERS_VERSION_FIELD_NUMBER: _ClassVar[int]
     GROUP_INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     group: str
     member_id: str
     instance: str
@@ -119,7 +125,9 @@ class HeartbeatRequest(_message.Message):
     wants_owners: bool
     owners_version: int
     group_incarnation: int
-    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., instance: _Optional[str] = ..., mode: _Optional[_Union[ConsumeMode, str]] = ..., subscriptions: _Optional[_Iterable[_Union[TopicSubscription, _Mapping]]] = ..., positions: _Optional[_Iterable[_Union[PulledPosition, _Mapping]]] = ..., allocation: _Optional[str] = ..., wants_owners: _Optional[bool] = ..., owners_version: _Optional[int] = ..., group_incarnation: _Optional[int] = ...) -> None: ...
+    language: str
+    version: str
+    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., instance: _Optional[str] = ..., mode: _Optional[_Union[ConsumeMode, str]] = ..., subscriptions: _Optional[_Iterable[_Union[TopicSubscription, _Mapping]]] = ..., positions: _Optional[_Iterable[_Union[PulledPosition, _Mapping]]] = ..., allocation: _Optional[str] = ..., wants_owners: _Optional[bool] = ..., owners_version: _Optional[int] = ..., group_incarnation: _Optional[int] = ..., language: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
 
 class QueueOwner(_message.Message):
     __slots__ = ("queue", "member_id")
@@ -634,14 +642,20 @@ class GroupMembers(_message.Message):
     def __init__(self, group: _Optional[str] = ..., membership_version: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., receivers: _Optional[_Iterable[_Union[ReceiverFilter, _Mapping]]] = ..., filter_conflicts: _Optional[_Iterable[str]] = ..., receiver_count: _Optional[int] = ...) -> None: ...
 
 class ReceiverFilter(_message.Message):
-    __slots__ = ("receiver", "filter", "heard_at_ms")
+    __slots__ = ("receiver", "filter", "heard_at_ms", "address", "language", "version")
     RECEIVER_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELD_NUMBER: _ClassVar[int]
     HEARD_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     receiver: str
     filter: TopicSubscription
     heard_at_ms: int
-    def __init__(self, receiver: _Optional[str] = ..., filter: _Optional[_Union[TopicSubscription, _Mapping]] = ..., heard_at_ms: _Optional[int] = ...) -> None: ...
+    address: str
+    language: str
+    version: str
+    def __init__(self, receiver: _Optional[str] = ..., filter: _Optional[_Union[TopicSubscription, _Mapping]] = ..., heard_at_ms: _Optional[int] = ..., address: _Optional[str] = ..., language: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
 
 class ListLocksRequest(_message.Message):
     __slots__ = ("group",)

@@ -29,6 +29,7 @@ from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.errors import StorageError
 from rockoon_core.disk import LOCK_FILE, Disk, StartInterrupted
 from rockoon_core.errors import StoreCorrupt
+from rockoon_core.protocol import AGENT_METADATA_KEY
 from rockoon_node.frontend import NodeFrontend
 from rockoon_node.key_follower import KeyFollower
 from rockoon_node.nameservers import Nameservers
@@ -213,6 +214,7 @@ def make_server(
         tracer=telemetry.tracer,
         # Waiting pulls must not block appends.
         calls_max=settings.waiting_pulls_max + CALLS_BESIDE_PULLS_MAX,
+        kept=[AGENT_METADATA_KEY],
     )
     service.on_batch(server.record_call)
     return server

@@ -79,7 +79,7 @@ def connection(settings: GatewaySettings) -> Cluster:
     if settings.access != "off":
         file = settings.cluster_secret_file
         access = AccessKey(CLUSTER_KEY_ID, cluster_secrets(settings)()[0], file)
-    return Cluster(
+    cluster = Cluster(
         settings.nameservers,
         cluster=settings.cluster,
         retry_seconds=RETRY_SECONDS,
@@ -87,6 +87,8 @@ def connection(settings: GatewaySettings) -> Cluster:
         tls=cluster_tls(settings),
         access=access,
     )
+    cluster.agent = cluster.agent._replace(gateway=settings.name)
+    return cluster
 
 
 async def connected(settings: GatewaySettings, stop: Stop, opened: AsyncExitStack) -> Cluster:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rockoon_format.names import Action, Need, group_resource, topic_need
-from rockoon_runtime.access.rules import ANY_KEY, SERVICES_ONLY, Rule, Rules, on_cluster
+from rockoon_runtime.access.rules import ANY_KEY, SERVICES_ONLY, Rule, Rules, on_cluster, senders
 
 
 def of_group(action: Action) -> Rule:
@@ -56,12 +56,15 @@ def acquired(request: Any) -> Iterable[Need]:
 
 
 def reported(request: Any) -> Iterable[Need]:
-    """Require the permissions of an acquisition for a report of a group's clients."""
+    """Require the permissions of an acquisition for a report of a group's clients, and those of a
+    send for a report of producers."""
     changes = [each.subscription for each in request.lite_changes]
     for group in {each.name.group for each in (*request.clients, *changes)}:
         yield "read", group_resource(group)
     for topic in {each.parent for each in changes}:
         yield topic_need("read", topic)
+    for topic in {topic for each in request.producers for topic in each.topics}:
+        yield topic_need("write", topic)
 
 
 def settled(entries: Iterable[Any]) -> Iterable[Need]:
@@ -104,5 +107,6 @@ RULES: Rules = {
         "ListInFlight": of_group("see"),
         "ReportClients": Rule(reported),
         "ListClients": of_group("see"),
+        "ListProducers": Rule(senders),
     }.items()
 }

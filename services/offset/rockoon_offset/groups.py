@@ -14,7 +14,15 @@ from functools import partial
 from rockoon_core.errors import QueueHeld
 from rockoon_core.message_queue import MessageQueue
 from rockoon_offset.members.handover import Handovers
-from rockoon_offset.members.membership import Lock, Membership, Owners, OwnersThen, PulledPosition
+from rockoon_offset.members.membership import (
+    NO_SDK,
+    ClientSdk,
+    Lock,
+    Membership,
+    Owners,
+    OwnersThen,
+    PulledPosition,
+)
 from rockoon_offset.members.watch import GroupWatch
 from rockoon_offset.progress.commits import QueueEndCache
 from rockoon_offset.progress.progress_store import ProgressStore
@@ -194,6 +202,7 @@ class Groups:
         group: str,
         member: GroupMember,
         positions: Mapping[MessageQueue, PulledPosition] | None = None,
+        sdk: ClientSdk = NO_SDK,
     ) -> bool:
         """Add a member, update it, or renew its lease.
 
@@ -207,7 +216,8 @@ class Groups:
         """
         if self.membership.find(group, member.member_id) is None:
             self._store.admit()
-        if not self.membership.heartbeat(group, member, self._now_ns(), self._now_ms(), positions):
+        now_ns, now_ms = self._now_ns(), self._now_ms()
+        if not self.membership.heartbeat(group, member, now_ns, now_ms, positions, sdk):
             return False
         joined = self.membership.find(group, member.member_id)
         assert joined is not None, "the heartbeat was accepted above"

@@ -12,6 +12,7 @@ from rockoon_offset.groups import Groups
 from rockoon_offset.in_flight.clients import KnownClients
 from rockoon_offset.in_flight.filters import ReaderFilters
 from rockoon_offset.in_flight.known_receivers import GroupReceivers
+from rockoon_offset.in_flight.producers import KnownProducers
 from rockoon_offset.in_flight.receivers import Receivers
 from rockoon_offset.in_flight.service import InFlightService
 from rockoon_offset.members.handover import Handovers
@@ -133,5 +134,5 @@ def assembled(
     receivers = Receivers(store, routes, resolver, groups, ends, filters, clock_ms, wait, lease_ms)
     export_files = ExportFiles(store, settings.export_seconds, now_ms)
     metrics = OffsetMetrics(store, table, groups, lags, resolver, commits, receivers)
-    in_flight = InFlightService(receivers, clients)
+    in_flight = InFlightService(receivers, clients, KnownProducers(lease_ms))
     return OffsetParts(routes, brokers, watch, groups, export_files, servicer, in_flight, metrics)

@@ -97,7 +97,7 @@ def check_heartbeat(request: pb.HeartbeatRequest) -> None:
     if request.mode not in (pb.CLUSTERING, pb.BROADCASTING):
         raise InvalidArgument(reason=f"mode {request.mode} is neither CLUSTERING nor BROADCASTING")
     bounded(request.positions)
-    bounded_names(allocation=request.allocation)
+    bounded_names(allocation=request.allocation, language=request.language, version=request.version)
     _check_subscriptions(request.subscriptions)
 
 

@@ -13,6 +13,7 @@ from rockoon_format.names import group_resource, topic_need, topic_resource
 from rockoon_offset.groups import Groups
 from rockoon_offset.in_flight.known_receivers import GroupReceivers
 from rockoon_offset.journal import frames
+from rockoon_offset.members.membership import ClientSdk
 from rockoon_offset.members.watch import GroupWatch
 from rockoon_offset.progress.commits import Commits, Release
 from rockoon_offset.progress.importer import Importer
@@ -102,6 +103,7 @@ class OffsetService(OffsetServiceServicer):
             request.group,
             member_from_wire(request, context.peer()),
             positions_from_wire(request.positions),
+            ClientSdk(request.language, request.version),
         )
         if joined or self._store.is_held:
             await self._store.durable()
@@ -350,7 +352,7 @@ class OffsetService(OffsetServiceServicer):
                 pb.GroupMembers(
                     group=name,
                     membership_version=self._groups.membership.version(name),
-                    members=self._members(name),
+                    members=self._members(name, with_sdk=True),
                     # Receivers of all groups could be too many for one reply.
                     receivers=map(receiver_to_wire, self._receivers.filters.of_receivers(name))
                     if request.group
@@ -465,8 +467,9 @@ class OffsetService(OffsetServiceServicer):
         ):
             caller.require(*topic_need("see", topic))
 
-    def _members(self, group: str) -> list[pb.Member]:
-        return [member_to_wire(lease) for lease in self._groups.membership.leases(group)]
+    def _members(self, group: str, *, with_sdk: bool = False) -> list[pb.Member]:
+        leases = self._groups.membership.leases(group)
+        return [member_to_wire(lease, with_sdk=with_sdk) for lease in leases]
 
     def _plan_to_wire(self, plan: Plan) -> pb.ResetPlan:
         return pb.ResetPlan(

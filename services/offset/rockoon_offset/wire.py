@@ -7,7 +7,7 @@ from typing import Any
 from rockoon_core.errors import InvalidArgument
 from rockoon_core.message_queue import MessageQueue, queue_from_wire, queue_to_wire
 from rockoon_offset.in_flight.filters import ReceiverFilter
-from rockoon_offset.members.membership import Lock, MemberLease, PulledPosition
+from rockoon_offset.members.membership import NO_SDK, Lock, MemberLease, PulledPosition
 from rockoon_offset.progress.lag_rows import QueueLag
 from rockoon_offset.progress.readers import group_of, member_of
 from rockoon_offset.progress.records import GroupMember, Progress, ResetStep
@@ -119,8 +119,9 @@ def lag_to_wire(lag: QueueLag) -> pb.QueueLag:
     )
 
 
-def member_to_wire(lease: MemberLease) -> pb.Member:
-    member = lease.member
+def member_to_wire(lease: MemberLease, *, with_sdk: bool) -> pb.Member:
+    """Convert a member to the wire; only replies for people have its SDK."""
+    member, sdk = lease.member, lease.sdk if with_sdk else NO_SDK
     return pb.Member(
         member_id=member.member_id,
         subscriptions=[
@@ -132,6 +133,8 @@ def member_to_wire(lease: MemberLease) -> pb.Member:
         joined_at_ms=member.joined_at_ms,
         heard_at_ms=lease.heard_at_ms,
         allocation=member.allocation,
+        language=sdk.language,
+        version=sdk.version,
     )
 
 
@@ -140,6 +143,9 @@ def receiver_to_wire(of: ReceiverFilter) -> pb.ReceiverFilter:
         receiver=of.receiver,
         filter=pb.TopicSubscription(topic=of.filter.topic, expression=of.filter.expression),
         heard_at_ms=of.heard_at_ms,
+        address=of.program.address,
+        language=of.program.sdk.language,
+        version=of.program.sdk.version,
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rockoon_format.names import CLUSTER, Action, Need, group_resource, topic_need
-from rockoon_runtime.access.rules import ANY_KEY, FILTERED, Rule, Rules, on_cluster
+from rockoon_runtime.access.rules import ANY_KEY, FILTERED, Rule, Rules, on_cluster, senders
 
 
 def of_topic(action: Action) -> Rule:
@@ -76,6 +76,7 @@ RULES: Rules = {
         "PutGenerationFile": on_cluster("admin"),
         "PublishGeneration": on_cluster("admin"),
         "DiscardGeneration": on_cluster("admin"),
+        "ListAppendStreams": Rule(senders),
         "DescribeBroker": on_cluster("read"),
         "DescribeDrain": on_cluster("read"),
     }.items()

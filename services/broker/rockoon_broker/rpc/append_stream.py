@@ -38,7 +38,7 @@ from rockoon_broker.rpc.large_requests import (
 from rockoon_broker.store.log.batch import RoutedBatch
 from rockoon_core.errors import Internal, InvalidArgument, RockoonError
 from rockoon_format import kernel
-from rockoon_format.names import topic_need
+from rockoon_format.names import DERIVED_TOPIC_BYTES_MAX, topic_need
 from rockoon_proto.v1 import broker_pb2
 from rockoon_runtime.access.callers import Caller
 from rockoon_runtime.error_guard import SUCCESS, Call, CallTimes
@@ -47,6 +47,8 @@ log = logging.getLogger(__name__)
 
 # Messages of a stream without a reply.
 UNANSWERED_MAX = 64
+# Topics of a stream that are kept for tools.
+TOPICS_MAX = 64
 # Batches of one message. Each blocks the loop for about ten microseconds.
 BATCHES_MAX = 256
 # Limits of a group. In a larger group, the first message would wait longer for the group than a
@@ -245,6 +247,10 @@ class AppendStreamCall:
         caller: the client of the stream; None may send to each topic.
         calls: records the time of each batch, from its arrival to its reply.
         clock: measures the time.
+
+    Attributes:
+        topics: topics of its batches, those that came first; a batch may have been refused.
+        last_seconds: time of its last message, monotonic; 0.0 if there was none.
     """
 
     def __init__(
@@ -256,6 +262,8 @@ class AppendStreamCall:
         calls: CallTimes,
         clock: Clock,
     ) -> None:
+        self.topics: dict[str, None] = {}
+        self.last_seconds = 0.0
         self._groups = groups
         self._append_single = append
         self._record_batch = record_batch
@@ -316,7 +324,7 @@ class AppendStreamCall:
             self._skips_group = True
             return False
         self._unanswered += 1
-        received_seconds = self._groups.request_received(self)
+        received_seconds = self.last_seconds = self._groups.request_received(self)
         request_id = request.request_id
         try:
             results = self._groups.append((routed,), self._on_group, unanswered=1)
@@ -375,7 +383,13 @@ class AppendStreamCall:
             batch = request.batch if isinstance(request, PlainRequest) else batch_of(request)
         except RockoonError:
             return None
+        if request.topic not in self.topics:
+            self._add_topic(request.topic)
         return tuple.__new__(RoutedBatch, (batch, request.route_revision))
+
+    def _add_topic(self, topic: str) -> None:
+        if len(self.topics) < TOPICS_MAX and len(topic) <= DERIVED_TOPIC_BYTES_MAX:
+            self.topics[topic] = None
 
     async def _append_group(self, requests: Sequence[Request]) -> AppendResults:
         """Append the batches of a message that can share a write."""
@@ -496,7 +510,7 @@ class AppendStreamCall:
                     raise InvalidArgument(reason=f"more than {BATCHES_MAX} batches in a message")
                 self._idle = False
                 self._unanswered += 1
-                received_seconds = self._groups.request_received(self)
+                received_seconds = self.last_seconds = self._groups.request_received(self)
                 outcomes = await self._append_all([request, *request.more])
                 self._outcomes.append((outcomes, received_seconds))
                 self._wake()
@@ -539,6 +553,8 @@ class AppendStreamCall:
         try:
             if self._caller is not None:
                 self._caller.require(*topic_need("write", request.topic))
+            if request.topic not in self.topics:
+                self._add_topic(request.topic)
             return request.request_id, await self._append_single(request)
         except RockoonError as refusal:
             return request.request_id, refusal

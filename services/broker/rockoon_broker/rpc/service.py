@@ -16,6 +16,7 @@ from rockoon_broker.broker import Broker
 from rockoon_broker.clock import Clock
 from rockoon_broker.cooperative import in_turns
 from rockoon_broker.retries.send_back import SendBacks
+from rockoon_broker.rpc.append_clients import AppendClient, append_streams, client_of
 from rockoon_broker.rpc.append_stream import (
     AppendResults,
     AppendStreamCall,
@@ -140,7 +141,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         # Set when the expected broker serves or is refused.
         self._expected: asyncio.Event | None = None
         self._store_host = b""
-        self._streams: set[AppendStreamCall] = set()
+        self._streams: dict[AppendStreamCall, AppendClient] = {}
         self._pull_streams: set[PullStreamCall] = set()
         self._groups = GroupAppends(self._append_group, clock)
         # Bytes of single appends that wait for room in the log.
@@ -195,7 +196,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._refusal = refusal
         self._broker = None
         self._decide()
-        for stream in self._streams:
+        for stream in list(self._streams):
             stream.end()
         for pull_stream in self._pull_streams:
             pull_stream.end(refusal)
@@ -270,7 +271,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         stream = AppendStreamCall(
             self._groups, self._append_traced, self._record_batch, caller, self._calls, self._clock
         )
-        self._streams.add(stream)
+        self._streams[stream] = client_of(context, caller, self._clock.monotonic_seconds())
         reader = self._tasks.create_task(
             stream.read(aiter(request_iterator)), name="append-stream-reader"
         )
@@ -283,7 +284,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         finally:
             if isinstance(context, ServerCall):
                 context.on_message = None
-            self._streams.discard(stream)
+            del self._streams[stream]
             reader.cancel()
 
     def _append_group(self, messages: Sequence[Sequence[RoutedBatch]]) -> Sequence[AppendResults]:
@@ -458,6 +459,12 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self, request: broker_pb2.DiscardGenerationRequest, context: object
     ) -> broker_pb2.DiscardGenerationReply:
         return await discard_generation(self._open(), request)
+
+    async def ListAppendStreams(
+        self, request: broker_pb2.ListAppendStreamsRequest, context: object
+    ) -> broker_pb2.ListAppendStreamsReply:
+        self._open()
+        return append_streams(self._streams, request.topic, self._clock.monotonic_seconds())
 
     async def DescribeBroker(
         self, request: broker_pb2.DescribeBrokerRequest, context: object

@@ -153,7 +153,8 @@ class Presence:
     Attributes:
         on_change: called with a client when it connects, changes its settings, or leaves.
         on_goodbye: called with a client that terminates, and the groups that it leaves.
-        heard: clients of groups that called since the last report, with the loop's time.
+        heard: consumers with a group, and producers with an empty text, that called since the last
+            report, with the loop's time.
     """
 
     def __init__(self, seconds_max: float, settings_bytes_max: int = SETTINGS_BYTES_MAX) -> None:
@@ -201,6 +202,8 @@ class Presence:
         check_owner(client, call)
         now = self._now()
         client.seen, client.peer = now, call.peer
+        if client.client_type == ClientType.PRODUCER:
+            self.heard[client, ""] = now
         if group := group or client.group:
             self.heard[client, group] = now
             if group not in client.groups:
@@ -243,7 +246,7 @@ class Presence:
         client.client_type = settings.client_type
         client.group = cluster_name(settings.subscription.group) if client.is_consumer else ""
         client.settings = kept
-        if client.group:
+        if client.group or client.client_type == ClientType.PRODUCER:
             self.record_call(call, client.group)
         self._changed(client)
         return client
@@ -298,7 +301,7 @@ class Presence:
         for group in groups:
             call.require("read", f"group:{group}")
         self._remove(client)
-        for group in groups:
+        for group in (*groups, ""):
             self.heard.pop((client, group), None)
         for each in self.on_goodbye:
             each(client, groups)

@@ -33,6 +33,7 @@ from rockoon_proto.v1.in_flight_pb2 import (
     ClientDetails,
     ClientName,
     ClientReport,
+    ProducerReport,
     ReportClientsReply,
     ReportClientsRequest,
 )
@@ -61,7 +62,10 @@ SQL_MARK = "SQL92:"
 
 
 class Goodbye(NamedTuple):
-    """Report that a client leaves a group: it closes. `at`: the loop's time of its message."""
+    """Report that a client leaves a group: it closes. `at`: the loop's time of its message.
+
+    The group of a producer is empty.
+    """
 
     client: GatewayClient
     group: str
@@ -88,7 +92,7 @@ class Reports:
         self._presence = presence
         self._lite = lite
         self._lease_seconds = LEASE_SECONDS_DEFAULT
-        # The loop's time of each client's last report, by client and group.
+        # The loop's time of each client's last report, by client and group; "" for producers.
         self._reported: dict[tuple[GatewayClient, str], float] = {}
         self._goodbyes: list[Goodbye] = []
         # Delivered acquisitions that were not reported yet.
@@ -196,8 +200,24 @@ class Reports:
             lite_since=self._lite_since,
             # Goodbyes first: a client may have returned under its name.
             clients=[
-                *(self._entry(client, group, now - at, True) for client, group, at in goodbyes),
-                *(self._entry(*each, now - at) for each, at in heard.items()),
+                *(
+                    self._entry(client, group, now - at, True)
+                    for client, group, at in goodbyes
+                    if group
+                ),
+                *(self._entry(*each, now - at) for each, at in heard.items() if each[1]),
+            ],
+            producers=[
+                *(
+                    _producer(client, now - at, goodbye=True)
+                    for client, group, at in goodbyes
+                    if not group
+                ),
+                *(
+                    _producer(client, now - at)
+                    for (client, group), at in heard.items()
+                    if not group
+                ),
             ],
         )
         changes = self._lite.add_changes(request)
@@ -234,7 +254,8 @@ class Reports:
         self._reported.clear()
         for client in self._presence:
             if now - client.seen < self._lease_seconds:
-                for group in client.groups:
+                producer = ("",) if client.client_type == ClientType.PRODUCER else ()
+                for group in (*client.groups, *producer):
                     self._presence.heard.setdefault((client, group), client.seen)
 
     def _entry(
@@ -252,7 +273,22 @@ class Reports:
         now = asyncio.get_running_loop().time()
         if len(self._goodbyes) < GOODBYES_MAX:
             self._goodbyes += [Goodbye(client, group, now) for group in groups]
+            if client.client_type == ClientType.PRODUCER:
+                self._goodbyes.append(Goodbye(client, "", now))
         self._report_due.set()
+
+
+def _producer(
+    client: GatewayClient, seconds_ago: float, *, goodbye: bool = False
+) -> ProducerReport:
+    return ProducerReport(
+        client_id=client.client_id,
+        key_id=client.key_id,
+        heard_ms_ago=max(round(1000 * seconds_ago), 0),
+        goodbye=goodbye,
+        details=details_of(client),
+        topics=client.topics[:SUBSCRIPTIONS_MAX],
+    )
 
 
 def details_of(client: GatewayClient) -> ClientDetails:

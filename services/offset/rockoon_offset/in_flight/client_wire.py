@@ -17,6 +17,7 @@ from rockoon_offset.in_flight.clients import (
     ReportedClient,
 )
 from rockoon_offset.in_flight.known_receivers import Holding
+from rockoon_offset.in_flight.producers import KnownProducer, ProducerName
 from rockoon_offset.in_flight.receivers import Heard
 from rockoon_offset.in_flight.window import ClientName
 from rockoon_offset.request_checks import bounded_names, check_group, check_topic, require
@@ -29,6 +30,7 @@ CLIENTS_PER_CALL_MAX = 1024
 CHANGES_PER_CALL_MAX = 64
 LITE_TOPICS_MAX = 10_000
 DETAILS_BYTES_MAX = 16 << 10
+PRODUCER_TOPICS_MAX = 32
 # Versions grow from the time of the service's start, epoch milliseconds, by 1 with each change.
 VERSION_AHEAD_MAX = 86_400_000
 
@@ -66,6 +68,44 @@ def reported(
     return gateway, [each for each in reports if each is not None], changes
 
 
+def reported_producers(request: pb.ReportClientsRequest, now_ms: int) -> list[KnownProducer]:
+    """Convert the producers of a gateway's report; an invalid entry is skipped.
+
+    Raises:
+        InvalidArgument: there are too many.
+    """
+    if len(request.producers) > CLIENTS_PER_CALL_MAX:
+        raise InvalidArgument(reason=f"more than {CLIENTS_PER_CALL_MAX} producers in one call")
+
+    def read(report: pb.ProducerReport, now_ms: int) -> KnownProducer:
+        require(client_id=report.client_id)
+        bounded_names(key_id=report.key_id)
+        if report.heard_ms_ago < 0:
+            raise InvalidArgument(reason="heard_ms_ago must be 0 or more")
+        if len(report.topics) > PRODUCER_TOPICS_MAX:
+            raise InvalidArgument(reason=f"more than {PRODUCER_TOPICS_MAX} topics of a producer")
+        for topic in report.topics:
+            check_topic(topic)
+        return KnownProducer(
+            ProducerName(report.client_id, key_of(report.key_id)),
+            _copied(report.details),
+            request.gateway,
+            now_ms - report.heard_ms_ago,
+            tuple(report.topics),
+            report.goodbye,
+        )
+
+    found = (_or_none(read, each, now_ms) for each in request.producers)
+    return [each for each in found if each is not None]
+
+
+def _copied(details: pb.ClientDetails) -> pb.ClientDetails:
+    """Return a copy: the original would keep the whole request in memory. Empty if too large."""
+    if details.ByteSize() > DETAILS_BYTES_MAX:
+        return pb.ClientDetails()
+    return pb.ClientDetails.FromString(details.SerializeToString())
+
+
 def _or_none(read: Callable[[Entry, int], Result], entry: Entry, now_ms: int) -> Result | None:
     try:
         return read(entry, now_ms)
@@ -85,11 +125,7 @@ def _report(report: pb.ClientReport, now_ms: int) -> ReportedClient:
     if report.heard_ms_ago < 0 or report.lite_version < 0:
         raise InvalidArgument(reason="heard_ms_ago and lite_version must be 0 or more")
     heard = Heard(name_of(report.name), now_ms - report.heard_ms_ago, report.goodbye)
-    # A copy: the original would keep the whole request in memory.
-    details = pb.ClientDetails.FromString(report.details.SerializeToString())
-    if details.ByteSize() > DETAILS_BYTES_MAX:
-        details = pb.ClientDetails()
-    return ReportedClient(heard, details, report.lite_version)
+    return ReportedClient(heard, _copied(report.details), report.lite_version)
 
 
 def _change(change: pb.LiteChange, now_ms: int) -> LiteChange:
@@ -153,6 +189,23 @@ def client_to_wire(client: KnownClient, now_ms: int) -> pb.Client:
         heard_ms_ago=max(now_ms - client.heard_at_ms, 0),
         lite_parent=lite.parent if lite is not None else "",
         lite_topics=len(lite.lite_topics) if lite is not None else 0,
+    )
+
+
+def producer_to_wire(producer: KnownProducer, topic: str, now_ms: int) -> pb.Producer:
+    """Convert a producer to the wire.
+
+    Args:
+        topic: the only topic in the result, because the caller may not see the other ones; empty
+            for all topics.
+    """
+    return pb.Producer(
+        client_id=producer.name.client_id,
+        key_id=producer.name.key_id,
+        details=producer.details,
+        gateway=producer.gateway,
+        heard_ms_ago=max(now_ms - producer.heard_at_ms, 0),
+        topics=[topic] if topic else producer.topics,
     )
 
 

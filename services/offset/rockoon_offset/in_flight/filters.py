@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from rockoon_offset.members.membership import CLUSTERING, Membership
+from rockoon_offset.members.membership import CLUSTERING, NO_SDK, ClientSdk, Membership
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +41,16 @@ class TopicFilter(NamedTuple):
     expression: str
 
 
+class ReceiverProgram(NamedTuple):
+    """Network address and SDK of a receiver, for people; empty for clients of gateways."""
+
+    address: str = ""
+    sdk: ClientSdk = NO_SDK
+
+
+NO_PROGRAM = ReceiverProgram()
+
+
 class FilterReport(NamedTuple):
     """Time at which a receiver reported a filter, and time at which the report expires; epoch
     milliseconds.
@@ -48,6 +58,7 @@ class FilterReport(NamedTuple):
 
     heard_at_ms: int
     until_ms: int
+    program: ReceiverProgram
 
 
 class ReceiverFilter(NamedTuple):
@@ -56,6 +67,7 @@ class ReceiverFilter(NamedTuple):
     receiver: str
     filter: TopicFilter
     heard_at_ms: int
+    program: ReceiverProgram
 
 
 class ReaderFilters:
@@ -75,7 +87,12 @@ class ReaderFilters:
         self._warned: dict[tuple[str, str], tuple[frozenset[str], int]] = {}
 
     def report(
-        self, group: str, receiver: str, filters: Iterable[TopicFilter], invisible_ms: int
+        self,
+        group: str,
+        receiver: str,
+        filters: Iterable[TopicFilter],
+        invisible_ms: int,
+        program: ReceiverProgram = NO_PROGRAM,
     ) -> str:
         """Store the filters of a receiver. Logs a warning if the filters of a topic differ.
 
@@ -83,6 +100,7 @@ class ReaderFilters:
             receiver: display name of the receiver.
             filters: one filter for each topic that the receiver reads.
             invisible_ms: how long the receiver may handle acquired messages, milliseconds.
+            program: of the receiver.
 
         Returns:
             Warning for the receiver about a topic with different filters; empty if there is none.
@@ -96,7 +114,7 @@ class ReaderFilters:
             expressions = moved_last(topics, topic, TOPICS_MAX)
             receivers = moved_last(expressions, expression, EXPRESSIONS_MAX)
             receivers.pop(receiver, None)
-            receivers[receiver] = FilterReport(now_ms, now_ms + kept_ms)
+            receivers[receiver] = FilterReport(now_ms, now_ms + kept_ms, program)
             if len(receivers) > RECEIVERS_MAX:
                 del receivers[next(iter(receivers))]
             remove_expired(expressions, now_ms)
@@ -116,7 +134,7 @@ class ReaderFilters:
             for expression, receivers in sorted(expressions.items()):
                 for receiver, report in sorted(receivers.items()):
                     of = TopicFilter(topic, expression)
-                    yield ReceiverFilter(receiver, of, report.heard_at_ms)
+                    yield ReceiverFilter(receiver, of, report.heard_at_ms, report.program)
 
     def readers_of(self, group: str, topic: str) -> dict[str, list[str]]:
         """Return the names of the clustering members and receivers that use each filter

@@ -20,7 +20,7 @@ from rockoon_offset.in_flight.deliveries import (
     Holder,
     VisibilityChange,
 )
-from rockoon_offset.in_flight.filters import ReaderFilters, TopicFilter
+from rockoon_offset.in_flight.filters import NO_PROGRAM, ReaderFilters, ReceiverProgram, TopicFilter
 from rockoon_offset.in_flight.window import ClientName, Grant, Window
 from rockoon_offset.progress.commits import QueueEndCache
 from rockoon_offset.progress.group_queues import LoopShare
@@ -80,6 +80,16 @@ class AcquireEntry(NamedTuple):
     message_group_max: int = 0
     # Id of the call.
     call_id: str = ""
+    # Of the receivers, with `filters`.
+    program: ReceiverProgram = NO_PROGRAM
+
+    @property
+    def reporters(self) -> Sequence[str]:
+        """Receivers whose filters this call reports: all of a program, but one of a gateway, whose
+        clients may be many."""
+        if not self.program.sdk.language:
+            return (self.receiver,)
+        return list(dict.fromkeys(each.receiver for each in self.shares))
 
 
 class LostCall(NamedTuple):
@@ -246,9 +256,14 @@ class Receivers:
             self._store.write(records)
         for entry, outcome in zip(entries, outcomes, strict=True):
             if entry.filters and outcome.error is None:
-                outcome.filter_conflict = self._filters.report(
-                    entry.group, entry.receiver, entry.filters, entry.visible_after_ms
-                )
+                for receiver in entry.reporters:
+                    outcome.filter_conflict = self._filters.report(
+                        entry.group,
+                        receiver,
+                        entry.filters,
+                        entry.visible_after_ms,
+                        entry.program,
+                    )
         if is_released or any(outcome.deliveries for outcome in outcomes):
             await self._store.durable()
         return outcomes

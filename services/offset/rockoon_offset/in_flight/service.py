@@ -15,8 +15,9 @@ from rockoon_core.start_position import policy_from_wire
 from rockoon_offset.in_flight import client_wire
 from rockoon_offset.in_flight.clients import KnownClients
 from rockoon_offset.in_flight.deliveries import INVISIBLE_MS_MAX, FifoCandidates
-from rockoon_offset.in_flight.filters import TopicFilter
+from rockoon_offset.in_flight.filters import NO_PROGRAM, ReceiverProgram, TopicFilter
 from rockoon_offset.in_flight.known_receivers import holdings
+from rockoon_offset.in_flight.producers import KnownProducers
 from rockoon_offset.in_flight.receivers import (
     CANDIDATES_MAX,
     AcquireEntry,
@@ -30,6 +31,7 @@ from rockoon_offset.in_flight.receivers import (
     Settlement,
     VisibilityEntry,
 )
+from rockoon_offset.members.membership import ClientSdk
 from rockoon_offset.progress.ledger import OFFSET_MAX
 from rockoon_offset.request_checks import (
     bounded,
@@ -45,6 +47,7 @@ from rockoon_proto.v1.in_flight_pb2_grpc import InFlightServiceServicer
 
 MESSAGES_MAX = 1024
 SHARES_MAX = 64
+PRODUCERS_LISTED_MAX = 10_000
 INVISIBLE_MS_MIN = 1
 # Stored for each acquisition. A queue may have an acquisition for each message in flight.
 REASON_BYTES_MAX = 256
@@ -58,9 +61,12 @@ T = TypeVar("T")
 class InFlightService(InFlightServiceServicer):
     """gRPC servicer of InFlightService (in_flight.proto), for receivers and gateways."""
 
-    def __init__(self, receivers: Receivers, clients: KnownClients) -> None:
+    def __init__(
+        self, receivers: Receivers, clients: KnownClients, producers: KnownProducers
+    ) -> None:
         self._receivers = receivers
         self._clients = clients
+        self._producers = producers
 
     async def Acquire(self, request: pb.AcquireRequest, context: Any) -> pb.AcquireReply:
         if len(request.wanted) > ACQUIRES_PER_CALL_MAX:
@@ -68,7 +74,8 @@ class InFlightService(InFlightServiceServicer):
         bounded(request.lost)
         bounded_names(call_id=request.call_id)
         lost = [or_error(lost_call, each) for each in request.lost]
-        entries = [or_error(acquire_entry, each, request.call_id) for each in request.wanted]
+        peer = context.peer() if any(each.language for each in request.wanted) else ""
+        entries = [or_error(acquire_entry, each, request.call_id, peer) for each in request.wanted]
         good = [each for each in entries if isinstance(each, AcquireEntry)]
         outcomes = iter(
             await self._receivers.acquire(
@@ -152,6 +159,7 @@ class InFlightService(InFlightServiceServicer):
         bounded(request.delivered)
         self._receivers.delivered(request.delivered)
         await self._receivers.heard(each.heard for each in heard)
+        self._producers.report(client_wire.reported_producers(request, now_ms), now_ms)
         answer = self._clients.report(gateway, heard, changes, request.lite_since, now_ms)
         return client_wire.answer_to_wire(answer, self._receivers.lease_ms)
 
@@ -171,6 +179,24 @@ class InFlightService(InFlightServiceServicer):
         await self._receivers.still_decides()
         return reply
 
+    async def ListProducers(
+        self, request: pb.ListProducersRequest, context: Any
+    ) -> pb.ListProducersReply:
+        if request.topic:
+            check_topic(request.topic)
+        now_ms = self._receivers.now_ms()
+        found = list(self._producers.of_topic(request.topic, now_ms))
+        reply = pb.ListProducersReply(
+            producers=(
+                client_wire.producer_to_wire(each, request.topic, now_ms)
+                for each in found[:PRODUCERS_LISTED_MAX]
+            ),
+            producers_count=len(found),
+        )
+        check_reply_bytes(reply.ByteSize(), "a topic")
+        await self._receivers.still_decides()
+        return reply
+
 
 def or_error(read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | RockoonError:
     """Convert an entry of a call, or return its error: an invalid entry must not fail the call."""
@@ -180,7 +206,7 @@ def or_error(read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | Roc
         return reason
 
 
-def acquire_entry(wanted: pb.Wanted, call_id: str) -> AcquireEntry:
+def acquire_entry(wanted: pb.Wanted, call_id: str, peer: str) -> AcquireEntry:
     check_group(wanted.group)
     require(receiver=wanted.receiver)
     bounded(wanted.queues)
@@ -189,7 +215,7 @@ def acquire_entry(wanted: pb.Wanted, call_id: str) -> AcquireEntry:
     check_between("message_group_max", wanted.message_group_max, 0, MESSAGES_MAX)
     check_between("visible_after_ms", wanted.visible_after_ms, INVISIBLE_MS_MIN, INVISIBLE_MS_MAX)
     check_between("held_ms_max", wanted.held_ms_max, 0, INVISIBLE_MS_MAX)
-    bounded_names(key_id=wanted.key_id)
+    bounded_names(key_id=wanted.key_id, language=wanted.language, version=wanted.version)
     bounded(wanted.filters)
     for each in wanted.filters:
         check_topic(each.topic)
@@ -208,6 +234,9 @@ def acquire_entry(wanted: pb.Wanted, call_id: str) -> AcquireEntry:
         wanted.message_group_max,
         # Stored with each acquisition, and only needed if reports extend it.
         call_id if wanted.held_ms_max else "",
+        ReceiverProgram(peer, ClientSdk(wanted.language, wanted.version))
+        if wanted.language
+        else NO_PROGRAM,
     )
 
 

@@ -118,6 +118,16 @@ class PulledPosition(NamedTuple):
     unfinished: int | None = None
 
 
+class ClientSdk(NamedTuple):
+    """Language and version of a reader's SDK, for people; empty: not reported."""
+
+    language: str = ""
+    version: str = ""
+
+
+NO_SDK = ClientSdk()
+
+
 @dataclass(slots=True)
 class MemberLease:
     """A member and the end of its lease."""
@@ -131,6 +141,8 @@ class MemberLease:
     positions: Mapping[MessageQueue, PulledPosition] = field(default_factory=dict)
     # The member has sent a heartbeat since the service started.
     is_heard: bool = True
+    # By the last heartbeat. Not in the journal: after a restart the next heartbeat has it.
+    sdk: ClientSdk = NO_SDK
 
 
 class Membership:
@@ -179,6 +191,7 @@ class Membership:
         now_ns: int,
         now_ms: int,
         positions: Mapping[MessageQueue, PulledPosition] | None = None,
+        sdk: ClientSdk = NO_SDK,
     ) -> bool:
         """Add a member or renew its lease. Returns whether the members changed; changed positions
         do not count.
@@ -205,7 +218,7 @@ class Membership:
         member = member._replace(joined_at_ms=joined_at_ms)
         # Subscriptions count: the other members allocate queues by the readers of each topic.
         changed = lease is None or lease.member != member
-        lease = MemberLease(member, now_ns + self._lease_ns, now_ms, positions or {})
+        lease = MemberLease(member, now_ns + self._lease_ns, now_ms, positions or {}, sdk=sdk)
         self._groups.setdefault(group, {})[member.member_id] = lease
         if changed:
             self._changed(group)
