@@ -242,7 +242,8 @@ async def take_sample(cluster: "Cluster", topic: str) -> Sample:
             lags = tasks.create_task(ask_lags(cluster, topic))
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None
-    ends, unknown = {}, {}
+    ends: dict[MessageQueue, Mark] = {}
+    unknown: dict[str, str] = {}
     for each in asked.result():
         if each.state is None:
             unknown[each.queue.broker] = str(each.error)

@@ -383,8 +383,8 @@ class AppendStreamCall:
             batch = request.batch if isinstance(request, PlainRequest) else batch_of(request)
         except RockoonError:
             return None
-        if request.topic not in self.topics:
-            self._add_topic(request.topic)
+        if batch.topic not in self.topics:
+            self._add_topic(batch.topic)
         return tuple.__new__(RoutedBatch, (batch, request.route_revision))
 
     def _add_topic(self, topic: str) -> None:

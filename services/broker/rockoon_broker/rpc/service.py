@@ -196,7 +196,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._refusal = refusal
         self._broker = None
         self._decide()
-        for stream in list(self._streams):
+        for stream in self._streams:
             stream.end()
         for pull_stream in self._pull_streams:
             pull_stream.end(refusal)
