@@ -1,5 +1,6 @@
 """One cluster for all tests of the command line, and the real command in a process of its own."""
 
+import asyncio
 import json
 import os
 import sys
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rockoon.cluster import connect
 from rockoon.testing.disposable import DisposableCluster
 from support.command_forks import CommandForks
 
@@ -91,6 +93,19 @@ def rockoon(
 def topic(cluster: DisposableCluster, request: pytest.FixtureRequest) -> str:
     """A topic of the test's own, with a queue on each of the two brokers."""
     return cluster.new_topic(request.node.name, queues_per_broker=1)
+
+
+@pytest.fixture
+def filled(cluster: DisposableCluster, topic: str) -> str:
+    """A topic of the test's own, with eight messages in the queue on each of the two brokers."""
+
+    async def send() -> None:
+        async with connect(cluster.nameservers) as connected, connected.producer() as producer:
+            for each in (await connected.admin.describe_topic(topic)).queues:
+                await producer.send_many(topic, [b"body"] * 8, queue=each.queue)
+
+    asyncio.run(send())
+    return topic
 
 
 @pytest.fixture(scope="session")

@@ -7,9 +7,9 @@ from cli.test_confirmed_resets import terminal
 
 
 @pytest.fixture
-def groups(rockoon: Any, topic: str) -> tuple[str, str]:
+def groups(rockoon: Any, filled: str) -> tuple[str, str]:
     """A group that has committed 2 on each of the topic's two queues, and one without progress."""
-    rockoon("produce", topic, stdin="".join(f"{n}\n" for n in range(8)))
+    topic = filled
     source, group = f"{topic}-a", f"{topic}-b"
     for name in (source, group):
         rockoon("group", "create", name)

@@ -124,18 +124,14 @@ def test_wrong_usage_is_explained(rockoon: Any, arguments: list[str], sentence: 
     assert sentence in rockoon.misused("message", *arguments)
 
 
-def test_a_message_is_shown_by_its_queue_and_offset(rockoon: Any, topic: str) -> None:
-    rockoon("produce", topic, stdin="".join(f"body-{number}\n" for number in range(40)))
-    described = rockoon("topic", "describe", topic, "--json").json["queues"]
-    of_a = next(each for each in described if each["broker"] == "broker-a")
-    queue = f"{topic}@broker-a:{of_a['queue_id']}"
-    end = of_a["max_offset"]
-    assert end >= 3
+def test_a_message_is_shown_by_its_queue_and_offset(rockoon: Any, filled: str) -> None:
+    topic, end = filled, 8
+    queue = f"{topic}@broker-a:0"
     shown = rockoon("message", "at", queue, "1")
     assert shown.out.startswith(f"{queue}  offset 1\n")
     assert "read by   no group reads its queue yet" in shown.out
     (message,) = rockoon("message", "at", queue, "1", "--json").json["messages"]
-    assert (message["queue_id"], message["offset"]) == (of_a["queue_id"], 1)
+    assert (message["queue_id"], message["offset"]) == (0, 1)
     assert rockoon("message", "get", message["offset_message_id"]).out == shown.out
     # From an offset to the end of the queue.
     some = rockoon("message", "at", queue, "1", "--max", "1024", "--json").json["messages"]

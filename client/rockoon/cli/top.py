@@ -76,7 +76,7 @@ class GroupRow:
         lag = self.lag if self.complete else f"{self.lag} (some queues are unknown)"
         readers = self.members + self.receivers
         out = rate_text(self.out_per_second)
-        return ("", self.group, None, out, lag, duration(self.lag_ms or None), readers)
+        return ("", self.group, "", out, lag, duration(self.lag_ms or None), readers)
 
 
 @dataclass(slots=True)
@@ -115,7 +115,7 @@ class TopReport:
     def show(self) -> None:
         cells = []
         for row in self.rows:
-            cells.append((row.topic, None, rate_text(row.in_per_second), None, None, None, None))
+            cells.append((row.topic, "", rate_text(row.in_per_second), "", "", "", ""))
             cells += [each.cells() for each in row.groups]
         print_table(
             ("TOPIC", "GROUP", "IN/S", "OUT/S", "LAG", "OLDEST UNREAD", "READERS"),

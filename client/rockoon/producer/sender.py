@@ -523,7 +523,8 @@ class Sender:
             stub = self._cluster.broker(broker)
             return self._cluster.routes.broker_address(broker) or "", stub
 
-        metadata = (*self._cluster.metadata, *self._cluster.agent.metadata())
+        metadata: tuple[tuple[str, str | bytes], ...] = self._cluster.metadata
+        metadata += self._cluster.agent.metadata()
         stream = AppendStream(broker, connect, metadata, self)
         task = self._cluster.tasks.create_task(
             stream.run(), name=f"rockoon producer stream to {broker}"

@@ -43,7 +43,7 @@ def client_of(context: Any, caller: Caller | None, now_seconds: float) -> Append
     texts = (agent.client_id, agent.language, agent.version, agent.gateway)
     if any(len(text.encode()) > TEXT_BYTES_MAX for text in texts):
         agent = pb.Agent()
-    agent.DiscardUnknownFields()  # type: ignore[attr-defined]
+    agent.DiscardUnknownFields()
     key_id = "" if caller is None else caller.key_id
     return AppendClient(agent, context.peer(), key_id, now_seconds)
 
