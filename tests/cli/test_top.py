@@ -9,11 +9,11 @@ import pytest
 from rockoon.admin.descriptions import GroupSummary
 from rockoon.admin.reads import GroupLag
 from rockoon.cli.top import (
-    GroupRow,
     Mark,
     Sample,
-    TopicRow,
-    Window,
+    SampleWindow,
+    TopGroupRow,
+    TopTopicRow,
     fitting,
     is_quiet_system_topic,
     rate,
@@ -112,7 +112,7 @@ def test_what_is_not_known_is_not_shown_as_zero() -> None:
     ],
 )
 def test_a_rate_is_of_the_last_ten_seconds(times: list[float], before: float | None) -> None:
-    window = Window()
+    window = SampleWindow()
     for seconds in times:
         found = window.add(sample(seconds, 60))
     assert (None if found is None else round(found.taken_seconds)) == before
@@ -120,9 +120,9 @@ def test_a_rate_is_of_the_last_ten_seconds(times: list[float], before: float | N
 
 def test_the_busiest_topics_come_first_with_all_their_groups() -> None:
     rows = [
-        TopicRow("idle"),
-        TopicRow("behind", 0.0, [GroupRow("g", 0.0, lag=9)]),
-        TopicRow("busy", 5.0, [GroupRow("g", 4.0), GroupRow("h", 4.0)]),
+        TopTopicRow("idle"),
+        TopTopicRow("behind", 0.0, [TopGroupRow("g", 0.0, lag=9)]),
+        TopTopicRow("busy", 5.0, [TopGroupRow("g", 4.0), TopGroupRow("h", 4.0)]),
     ]
     assert [each.topic for each in sorted(rows, key=lambda row: row.order)] == [
         "busy",
@@ -133,10 +133,10 @@ def test_the_busiest_topics_come_first_with_all_their_groups() -> None:
 
 
 def test_retry_topics_are_shown_while_they_have_messages() -> None:
-    assert is_quiet_system_topic(TopicRow("%RETRY%g", 0.0, [GroupRow("g", 0.0)]))
-    assert not is_quiet_system_topic(TopicRow("%RETRY%g", None, [GroupRow("g", lag=1)]))
-    assert not is_quiet_system_topic(TopicRow("%DLQ%g", 0.5))
-    assert not is_quiet_system_topic(TopicRow("orders", 0.0))
+    assert is_quiet_system_topic(TopTopicRow("%RETRY%g", 0.0, [TopGroupRow("g", 0.0)]))
+    assert not is_quiet_system_topic(TopTopicRow("%RETRY%g", None, [TopGroupRow("g", lag=1)]))
+    assert not is_quiet_system_topic(TopTopicRow("%DLQ%g", 0.5))
+    assert not is_quiet_system_topic(TopTopicRow("orders", 0.0))
 
 
 def test_top_shows_rates_while_messages_are_sent_and_read_until_ctrl_c(

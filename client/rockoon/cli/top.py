@@ -54,7 +54,7 @@ class Sample:
 
 
 @dataclass(slots=True)
-class GroupRow:
+class TopGroupRow:
     """A group on one topic.
 
     Attributes:
@@ -80,12 +80,12 @@ class GroupRow:
 
 
 @dataclass(slots=True)
-class TopicRow:
+class TopTopicRow:
     """A topic with the groups that read it; `in_per_second` is None if unknown."""
 
     topic: str
     in_per_second: float | None = None
-    groups: list[GroupRow] = field(default_factory=list)
+    groups: list[TopGroupRow] = field(default_factory=list)
 
     @property
     def order(self) -> tuple[float, int, str]:
@@ -106,7 +106,7 @@ class TopReport:
         unknown: reasons why a part is unknown, a sentence each.
     """
 
-    rows: Sequence[TopicRow]
+    rows: Sequence[TopTopicRow]
     topics_left_out: int
     seconds: float
     unknown: Sequence[str]
@@ -159,7 +159,7 @@ def rate_text(rate: float | None) -> str | None:
     return None if rate is None else f"{rate:.1f}" if rate < 100 else f"{rate:.0f}"
 
 
-class Window:
+class SampleWindow:
     """Samples of the last `WINDOW_SECONDS`, or the last one if it is older."""
 
     def __init__(self) -> None:
@@ -190,7 +190,7 @@ class Sampler:
         self._topic = topic
         self._rows_max = rows_max
         self._with_system = with_system
-        self._window = Window()
+        self._window = SampleWindow()
 
     async def report(self, cluster: "Cluster") -> TopReport:
         """Take a sample and compare it with the oldest sample of the window.
@@ -212,7 +212,7 @@ class Sampler:
         return TopReport(rows[:shown], len(rows) - shown, seconds, list(unknown_of(sample)))
 
 
-def fitting(rows: Sequence[TopicRow], rows_max: int) -> int:
+def fitting(rows: Sequence[TopTopicRow], rows_max: int) -> int:
     """Return how many topics, at least one, fit with their groups into `rows_max` lines."""
     lines = 0
     for number, row in enumerate(rows):
@@ -222,7 +222,7 @@ def fitting(rows: Sequence[TopicRow], rows_max: int) -> int:
     return len(rows)
 
 
-def is_quiet_system_topic(row: TopicRow) -> bool:
+def is_quiet_system_topic(row: TopTopicRow) -> bool:
     """Return whether a retry, dead-letter or lite topic has no messages to read or to count."""
     busy = row.in_per_second or any(each.lag or each.out_per_second for each in row.groups)
     return row.topic.startswith("%") and not busy
@@ -282,32 +282,32 @@ def settled_of(lag: "QueueLag", end: Mark | None) -> Mark | None:
     return Mark(offset, lag.as_of_ms, 0 if end is None else end.create_revision)
 
 
-def rows_of(before: Sample | None, now: Sample) -> list[TopicRow]:
+def rows_of(before: Sample | None, now: Sample) -> list[TopTopicRow]:
     """Return a row for each topic, with its groups sorted by name.
 
     Args:
         before: an earlier sample; None: rates are unknown.
     """
-    rows: dict[str, TopicRow] = {}
+    rows: dict[str, TopTopicRow] = {}
     growth: dict[str, list[float | None]] = defaultdict(list)
     for queue, mark in now.ends.items():
-        rows.setdefault(queue.topic, TopicRow(queue.topic))
+        rows.setdefault(queue.topic, TopTopicRow(queue.topic))
         growth[queue.topic].append(rate(before.ends.get(queue) if before else None, mark))
     for topic, rates in growth.items():
         rows[topic].in_per_second = total(rates)
     for found in sorted(now.lags, key=lambda each: each.name):
         for topic, row in group_rows(found, before, now).items():
-            rows.setdefault(topic, TopicRow(topic)).groups.append(row)
+            rows.setdefault(topic, TopTopicRow(topic)).groups.append(row)
     return list(rows.values())
 
 
-def group_rows(found: "GroupLag", before: Sample | None, now: Sample) -> dict[str, GroupRow]:
+def group_rows(found: "GroupLag", before: Sample | None, now: Sample) -> dict[str, TopGroupRow]:
     """Return a row of a group for each topic that it reads."""
-    rows: dict[str, GroupRow] = {}
+    rows: dict[str, TopGroupRow] = {}
     rates: dict[str, list[float | None]] = defaultdict(list)
     for lag in found.lag.queues if found.lag is not None else ():
         topic = lag.queue.topic
-        row = rows.setdefault(topic, GroupRow(found.name))
+        row = rows.setdefault(topic, TopGroupRow(found.name))
         row.members = len(found.readers.members)
         row.receivers = found.readers.receiver_count
         if not lag.known:

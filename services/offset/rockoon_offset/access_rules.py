@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-from rockoon_format.names import Action, Need, group_resource, topic_need
-from rockoon_runtime.access.rules import ANY_KEY, SERVICES_ONLY, Rule, Rules, on_cluster, senders
+from rockoon_format.names import CLUSTER, Action, Need, group_resource, topic_need
+from rockoon_runtime.access.rules import ANY_KEY, SERVICES_ONLY, Rule, Rules, on_cluster
 
 
 def of_group(action: Action) -> Rule:
@@ -67,6 +67,12 @@ def reported(request: Any) -> Iterable[Need]:
         yield topic_need("write", topic)
 
 
+def producers(request: Any) -> Iterable[Need]:
+    """Producers of one topic are for callers that may see it; a list without a topic names all
+    topics."""
+    yield topic_need("see", request.topic) if request.topic else ("read", CLUSTER)
+
+
 def settled(entries: Iterable[Any]) -> Iterable[Need]:
     """Require the permissions of the acquisition for acknowledgements and visibility changes."""
     for group, topic in {(each.group, each.delivered.queue.topic) for each in entries}:
@@ -107,6 +113,6 @@ RULES: Rules = {
         "ListInFlight": of_group("see"),
         "ReportClients": Rule(reported),
         "ListClients": of_group("see"),
-        "ListProducers": Rule(senders),
+        "ListProducers": Rule(producers),
     }.items()
 }

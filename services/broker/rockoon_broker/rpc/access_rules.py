@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rockoon_format.names import CLUSTER, Action, Need, group_resource, topic_need
-from rockoon_runtime.access.rules import ANY_KEY, FILTERED, Rule, Rules, on_cluster, senders
+from rockoon_runtime.access.rules import ANY_KEY, FILTERED, Rule, Rules, on_cluster
 
 
 def of_topic(action: Action) -> Rule:
@@ -44,6 +44,11 @@ def queues(request: Any) -> Iterable[Need]:
     return (topic_need("see", topic) for topic in {queue.topic for queue in request.queues})
 
 
+def append_streams(request: Any) -> Iterable[Need]:
+    """Streams of one topic are for callers that may see it; all streams concern all topics."""
+    yield topic_need("see", request.topic) if request.topic else ("read", CLUSTER)
+
+
 def producer_group(request: Any) -> Iterable[Need]:
     yield "write", group_resource(request.producer_group)
 
@@ -76,7 +81,7 @@ RULES: Rules = {
         "PutGenerationFile": on_cluster("admin"),
         "PublishGeneration": on_cluster("admin"),
         "DiscardGeneration": on_cluster("admin"),
-        "ListAppendStreams": Rule(senders),
+        "ListAppendStreams": Rule(append_streams),
         "DescribeBroker": on_cluster("read"),
         "DescribeDrain": on_cluster("read"),
     }.items()

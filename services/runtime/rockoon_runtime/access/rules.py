@@ -7,7 +7,6 @@ from typing import Any
 
 from rockoon_core.errors import NotAuthenticated, NotPermitted
 from rockoon_core.signature import CLUSTER_KEY_ID
-from rockoon_format.names import topic_need
 from rockoon_runtime.access.keys import CLUSTER, Action, KnownKey, require
 
 Need = tuple[Action, str]
@@ -42,15 +41,6 @@ def on_cluster(action: Action, *, never_open: bool = False) -> Rule:
     """A permission on the cluster for every request."""
     needs: tuple[Need, ...] = ((action, CLUSTER),)
     return Rule(lambda _request: needs, never_open=never_open)
-
-
-def senders(request: Any) -> Iterable[Need]:
-    """Programs that send: of one topic for those who may see it, of all topics for those who may
-    see the cluster."""
-    if request.topic:
-        yield topic_need("see", request.topic)
-    else:
-        yield "read", CLUSTER
 
 
 # Any key; the service itself filters the response, or requires more.
