@@ -4,11 +4,11 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from rockoon_core.errors import NotReady, RouteNotReached
+from rockoon_core.errors import EtcdUnavailable, NotReady, RouteNotReached
 from rockoon_nameserver.etcd import Etcd
 from rockoon_nameserver.etcd_data import DeleteKey, PutKey
 from rockoon_nameserver.follower import SERVED_SECONDS_MAX, EtcdFollower
@@ -19,6 +19,7 @@ from rockoon_proto.v1.nameserver_pb2 import BROKER, RouteUpdate
 from support.etcd import EtcdServer
 from support.eventually import eventually
 from support.own_logs import own_warnings
+from support.tcp_gate import TcpGate
 from support.waiting import DEADLINE_SECONDS
 
 ALL = Interest(groups=True)
@@ -26,10 +27,11 @@ ALL = Interest(groups=True)
 
 @asynccontextmanager
 async def following(
-    server: EtcdServer, cluster: str, **times: float
+    server: EtcdServer, cluster: str, *, first: str = "", **times: float
 ) -> AsyncIterator[tuple[EtcdFollower, Etcd, Keyspace]]:
     keyspace = Keyspace(cluster)
-    async with Etcd([server.endpoint]) as etcd, asyncio.TaskGroup() as tasks:
+    endpoints = [*filter(None, [first]), server.endpoint]
+    async with Etcd(endpoints) as etcd, asyncio.TaskGroup() as tasks:
         follower = EtcdFollower(etcd, keyspace, time.monotonic, **times)  # type: ignore[arg-type]
         task = tasks.create_task(follower.run())
         async with asyncio.timeout(DEADLINE_SECONDS):
@@ -42,6 +44,12 @@ async def put(etcd: Etcd, key: str, value: bytes = b"{}") -> int:
     return (await etcd.transaction([], [PutKey(key, value)])).revision
 
 
+async def put_again(etcd: Etcd, key: str) -> int:
+    while True:
+        with suppress(EtcdUnavailable):
+            return await put(etcd, key)
+
+
 async def test_a_revision_that_never_comes_is_said_so_in_time(
     shared_etcd: EtcdServer, cluster: str
 ) -> None:
@@ -49,6 +57,21 @@ async def test_a_revision_that_never_comes_is_said_so_in_time(
         with pytest.raises(RouteNotReached) as failure:
             await follower.wait_reached(1 << 40)
         assert failure.value.retriable
+
+
+async def test_another_member_of_etcd_is_followed_at_once(
+    shared_etcd: EtcdServer, cluster: str
+) -> None:
+    async with (
+        TcpGate(shared_etcd.endpoint) as gate,
+        following(
+            shared_etcd, cluster, first=gate.address, retry_seconds=100 * DEADLINE_SECONDS
+        ) as (follower, etcd, keyspace),
+    ):
+        await gate.cut()
+        # The first calls may still meet the member that ended.
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await follower.wait_reached(await put_again(etcd, keyspace.key(GroupKey("g"))))
 
 
 async def test_who_waits_for_a_revision_does_not_hold_up_a_stop(

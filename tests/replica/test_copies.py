@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from rockoon_core.errors import NotLeader
-from rockoon_replica.actions import Reopen
+from rockoon_replica import replica as replica_module
+from rockoon_replica.actions import HandOver, Reopen, ReportLog
 from rockoon_replica.member import Role
 from rockoon_replica.replica import Replica
 from support.eventually import eventually
@@ -186,6 +187,21 @@ async def test_a_question_that_decides_is_answered_by_a_round_of_the_followers(
                 tasks.create_task(leader.replica.round())
         with pytest.raises(NotLeader):
             await logs.followers(leader)[0].replica.round()
+
+
+async def test_a_lost_call_to_the_nameservers_is_repeated_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The periodic repetition would be too late for every wait of this test.
+    monkeypatch.setattr(replica_module, "REPEAT_SECONDS", 100 * DEADLINE_SECONDS)
+    async with copies(tmp_path) as logs:
+        logs.register.lost = [ReportLog]
+        first = await logs.start()
+        await first.send(b"before")
+        logs.register.lost = [HandOver, HandOver]
+        assert await first.replica.hand_over(DEADLINE_SECONDS)
+        await logs.equal(await (await logs.leader(other_than=first)).send(b"after"))
+        assert not logs.register.lost
 
 
 async def test_a_leader_hands_over_and_the_next_one_has_everything(tmp_path: Path) -> None:

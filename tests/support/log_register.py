@@ -22,6 +22,7 @@ class FakeRegister:
         state: as etcd would have it.
         unreachable: ids of replicas that no nameserver answers or tells anything.
         calls: what was asked, by whom.
+        lost: types of calls that the next nameserver does not answer, once each.
     """
 
     def __init__(self, log: str, replicas: tuple[str, ...]) -> None:
@@ -40,6 +41,7 @@ class FakeRegister:
         self.unreachable: set[str] = set()
         self.watchers: dict[str, Callable[[LogState], None]] = {}
         self.calls: list[tuple[str, RegisterCall]] = []
+        self.lost: list[type[RegisterCall]] = []
 
     def watch(self, who: str, tell: Callable[[LogState], None]) -> None:
         self.watchers[who] = tell
@@ -119,6 +121,9 @@ class RegisterOf:
 
     async def ask(self, call: RegisterCall) -> LogState | None:
         if self._who in self._register.unreachable:
+            raise NameserverUnavailable(address="nowhere")
+        if type(call) in self._register.lost:
+            self._register.lost.remove(type(call))
             raise NameserverUnavailable(address="nowhere")
         self._register.asked(self._who, call)
         return self._register.state

@@ -15,6 +15,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 
+from rockoon_core.clock import Backoff
 from rockoon_core.errors import EtcdUnavailable, NotReady, RouteNotReached
 from rockoon_core.protocol import LEVEL
 from rockoon_nameserver.etcd_data import (
@@ -80,6 +81,8 @@ SERVED_SECONDS_MAX = 1.0
 # How long a service may not know a revision that changed no routes. Clients that have received
 # routes of that revision elsewhere make the service wait for it.
 REVISION_SECONDS_MAX = 0.1
+# Limit of the first pause after etcd did not reply.
+FIRST_PAUSE_SECONDS = 0.02
 # Services watch everything.
 SERVICE_INTEREST = Interest(groups=True)
 # A key that never exists: read for the header of the reply.
@@ -98,7 +101,8 @@ class EtcdFollower:
         keyspace: the cluster's keys.
         clock: monotonic seconds.
         probe_seconds: interval of probes, which detect that etcd does not reply.
-        retry_seconds: pause between attempts while etcd is unreachable.
+        retry_seconds: longest pause between attempts while etcd is unreachable; the first pause is
+            short: another member may reply immediately.
         reach_seconds_max: how long a reader waits for a revision.
         heartbeat_seconds: interval of updates to a watcher if nothing changes.
         log_revisions_max: see `RouteTable`.
@@ -122,6 +126,7 @@ class EtcdFollower:
         self._clock = clock
         self._probes = Rounds(probe_seconds, clock)
         self._retry_seconds = retry_seconds
+        self._pauses = Backoff(min(FIRST_PAUSE_SECONDS, retry_seconds), retry_seconds)
         self._reach_seconds_max = reach_seconds_max
         self._heartbeats = Rounds(heartbeat_seconds, clock)
         self._closing = False
@@ -180,6 +185,7 @@ class EtcdFollower:
         # `_closing` is needed besides cancelling: a TaskGroup that fails while it is cancelled
         # raises the failure alone (before Python 3.13), so an `except*` can lose the cancellation.
         while not self._closing:
+            began = self._clock()
             try:
                 if reload:
                     await self._load(new_history=new_history)
@@ -195,7 +201,9 @@ class EtcdFollower:
                 self._record_unreachable(str(first_exception(group)))
                 # etcd may return restored from a backup, with a revision above the table's.
                 reload = True
-                await asyncio.sleep(self._retry_seconds)
+                if self._clock() - began >= self._retry_seconds:
+                    self._pauses.reset()
+                await asyncio.sleep(self._pauses.next_seconds())
 
     async def wait_loaded(self) -> None:
         """Wait until the first snapshot of the routes was read from etcd."""

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from grpc import aio
 
 from rockoon_core.channels import Channels
+from rockoon_core.clock import Backoff
 from rockoon_core.errors import InvalidArgument, NotReady, RockoonError
 from rockoon_proto.v1 import replica_pb2 as pb
 from rockoon_replica import actions
@@ -195,6 +196,7 @@ class Replica:
         self._tasks: asyncio.TaskGroup | None = None
         self._running: set[asyncio.Task[None]] = set()
         self._calls = 0
+        self._call_pauses = Backoff(seconds_max=REPEAT_SECONDS)
         self._hand_over_after = 0.0
         self._is_over = False
         self._over = asyncio.Event()
@@ -564,15 +566,23 @@ class Replica:
             self._spawn(self._asked(call), f"{self._log_name}: {type(call).__name__}")
 
     async def _asked(self, call: RegisterCall) -> None:
+        is_lost = False
         try:
             state = await self._register.ask(call)
         except RockoonError as reason:
             log.info("log %s: %s had no effect: %s", self._log_name, type(call).__name__, reason)
+            is_lost = reason.retriable
         else:
+            self._call_pauses.reset()
             if state is not None:
                 self.state_received(state)
         finally:
             self._calls -= 1
+        if is_lost:
+            # Appends or an election may wait for this call: the nameserver or etcd's member may
+            # have ended together with the leader's process.
+            await asyncio.sleep(self._call_pauses.next_seconds())
+            self._post(RepeatDue())
 
     async def _sync(self) -> None:
         loop = asyncio.get_running_loop()
