@@ -282,8 +282,8 @@ class BatchScheduler:
         batch.tries += 1
         sequences = self._accumulator.sequences
         if sequences is not None and batch.sequence is not None and sequences.refused(batch):
-            # The batch may be stored. Only the same queue recognises it; another one would store
-            # it twice.
+            # The batch may be stored. A repeat in the same queue is detected; in another queue it
+            # would be stored twice.
             batch.batch_queue = self._batch_queue_of(batch)
         batch_queue = batch.batch_queue
         batch_queue.put_back(batch)
@@ -328,7 +328,8 @@ class BatchScheduler:
     def assigned_single(self, batch_queue: BatchQueue, now: float) -> ProducerBatch | None:
         """As `assignments`, for the only batch queue that has a batch to send."""
         while self.ready_queues:
-            # Also of empty batch queues: `ready` ignores a batch queue whose `is_ready` is True.
+            # The others are empty. They leave `ready_queues` too, and without resetting `is_ready`
+            # they could never be added again.
             self.ready_queues.popleft().is_ready = False
         queue = self._choose_queue(batch_queue, now)
         if queue is None:
@@ -378,8 +379,7 @@ class BatchScheduler:
             if slots.shipment is shipment:
                 # All batches failed before they were sent: later batches need a slot of their own.
                 slots.shipment = None
-            # `now` is the time of this reply: by the time of the last assignment, the pause would
-            # never be over here.
+            # `now` is the time of this reply, at which the pause after the request may be over.
             if slots.lingering and slots.in_flight == 0 and slots.pause_end <= now:
                 self._ready_lingering(slots)
             if slots.blocked:

@@ -44,9 +44,13 @@ VOTERS_MIN = 2
 class _Leaving(NamedTuple):
     """A hand-over in progress.
 
-    `asked`: the call, once it was made; `stays`: the hand-over was abandoned since; `is_wish`:
-    requested by operators, and valid as long as they wish it and `wanted` is connected;
-    `is_forced`: the own disk refuses writes; valid as long as it does and other voters can commit.
+    Attributes:
+        wanted: the next leader; None: any successor.
+        asked: the call to a nameserver, after it was made.
+        stays: the hand-over was abandoned after that call.
+        is_wish: operators have requested it; ends with their request, or if `wanted` disconnects.
+        is_forced: this leader's disk refuses writes; ends if the disk accepts writes, or if the
+            other voters cannot commit.
     """
 
     wanted: str | None = None
@@ -97,9 +101,9 @@ class Leadership:
         self._assigned: tuple[str, ...] = ()
         self._sessions: dict[int, str] = {}
         self._ends: dict[str, int] = {}
-        # Most that each follower acknowledged in this epoch: a disconnected voter still has it.
+        # Highest end that each follower acknowledged in this epoch, also before it disconnected.
         self._reached: dict[str, int] = {}
-        # Retention does not wait for voters with less.
+        # Retention deletes records below this position even if voters lack them.
         self._needed = 0
         self._rounds: dict[str, int] = {}
         # Followers without the generation that their log needs.
@@ -107,7 +111,7 @@ class Leadership:
         # Followers whose disks refuse writes, and whether the own disk does.
         self._failing: set[str] = set()
         self._writes_fail = False
-        # Followers with damaged records, which cannot succeed.
+        # Followers with damaged records, which cannot become leader.
         self._damaged: set[str] = set()
         self._agreed = 0
         self._appends = False
@@ -296,8 +300,8 @@ class Leadership:
         if in_sync == config.in_sync:
             return
         if self._replica not in in_sync:
-            # The next leader proposes it: a leader must be a voter. The only voter cannot hand
-            # over: it must become one of several first.
+            # The leader must be a voter, so the next leader proposes this set. The only voter has
+            # no successor: it first waits until there are several voters.
             if len(config.in_sync) > 1:
                 heir = self._wish.stays if self._wish and self._wish.stays in in_sync else None
                 self._leaving = _Leaving(heir, is_wish=True)
@@ -305,7 +309,7 @@ class Leadership:
         wanted = Config(in_sync, quorum_of(len(in_sync), 1))
         if may_propose(wanted, self._durable_ends(), committed, start):
             for who in sorted(self._left_behind(config.in_sync) - in_sync):
-                reason = f"{who} is to vote no longer: it lacks records that retention must delete"
+                reason = f"{who} no longer votes: it lacks records that retention must delete"
                 self._out.append(Alarm(reason))
             self._change = ChangeInSync(self.epoch, version, wanted)
             self._configs = [config, wanted]
@@ -424,7 +428,7 @@ class Leadership:
     def _hand_over(self, committed: int) -> None:
         leaving, version, log = self._leaving, self._version, self._log
         if leaving is not None and leaving.is_wish and not leaving.asked and self._is_gone(leaving):
-            # The successor may be away for long, and appends are refused in that time.
+            # Appends would be refused until the successor connects again, possibly for long.
             self._leaving = leaving = None
         if leaving is None or leaving.asked or version is None or self._change:
             return

@@ -237,7 +237,7 @@ class Store(VisibleStore):
             on_synced: called on the Syncer's thread with the physical offset up to which the log is
                 durable. It must pass that to the owner's thread, which calls `confirm`.
             on_failed: called on that thread, once, when a sync failed. The owner must end the
-            process.
+                process.
             on_loss: called by `open` with the reason, before it cuts records that may have been
                 durable.
             by_quorum: the log has other copies, and the owner reports the committed end by
