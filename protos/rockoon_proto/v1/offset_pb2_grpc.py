@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class OffsetServiceStub:
-    """Progress of consumer groups: what a group has read of each queue, and where a reader starts.
+    """Progress of consumer groups: the next offset of a group on each queue, and the start position of a
+    reader.
 
     One offset per (group, queue), with the queue's incarnation and an epoch. Commits only move
     forward unless forced. A commit must have the current epoch, which grows with each new owner and
@@ -138,7 +139,8 @@ class OffsetServiceStub:
 
 
 class OffsetServiceServicer:
-    """Progress of consumer groups: what a group has read of each queue, and where a reader starts.
+    """Progress of consumer groups: the next offset of a group on each queue, and the start position of a
+    reader.
 
     One offset per (group, queue), with the queue's incarnation and an epoch. Commits only move
     forward unless forced. A commit must have the current epoch, which grows with each new owner and
@@ -391,7 +393,8 @@ def add_OffsetServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class OffsetService:
-    """Progress of consumer groups: what a group has read of each queue, and where a reader starts.
+    """Progress of consumer groups: the next offset of a group on each queue, and the start position of a
+    reader.
 
     One offset per (group, queue), with the queue's incarnation and an epoch. Commits only move
     forward unless forced. A commit must have the current epoch, which grows with each new owner and

@@ -27,7 +27,8 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class OffsetServiceStub:
-    """Progress of consumer groups: what a group has read of each queue, and where a reader starts.
+    """Progress of consumer groups: the next offset of a group on each queue, and the start position of a
+    reader.
 
     One offset per (group, queue), with the queue's incarnation and an epoch. Commits only move
     forward unless forced. A commit must have the current epoch, which grows with each new owner and
@@ -106,7 +107,8 @@ class OffsetServiceStub:
 
 @_typing.type_check_only
 class OffsetServiceAsyncStub(OffsetServiceStub):
-    """Progress of consumer groups: what a group has read of each queue, and where a reader starts.
+    """Progress of consumer groups: the next offset of a group on each queue, and the start position of a
+    reader.
 
     One offset per (group, queue), with the queue's incarnation and an epoch. Commits only move
     forward unless forced. A commit must have the current epoch, which grows with each new owner and
@@ -181,7 +183,8 @@ class OffsetServiceAsyncStub(OffsetServiceStub):
     """
 
 class OffsetServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Progress of consumer groups: what a group has read of each queue, and where a reader starts.
+    """Progress of consumer groups: the next offset of a group on each queue, and the start position of a
+    reader.
 
     One offset per (group, queue), with the queue's incarnation and an epoch. Commits only move
     forward unless forced. A commit must have the current epoch, which grows with each new owner and
