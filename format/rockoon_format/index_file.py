@@ -102,9 +102,13 @@ def keys_in_order(header: IndexHeader, store_timestamps_ms: NDArray[np.int64]) -
         header: the file's.
         store_timestamps_ms: of each key's record, int64[n].
     """
+    times_ms = store_timestamps_ms
     before_ms = header.end_timestamp_ms if header.next_unit > 1 else 0
-    goes_back = np.diff(store_timestamps_ms, prepend=before_ms) < 0
-    return int(goes_back.argmax()) if goes_back.any() else len(store_timestamps_ms)
+    if len(times_ms) and times_ms[0] < before_ms:
+        return 0
+    # Not `np.diff` with `prepend`, which needs ten times as long for a few hundred keys.
+    goes_back = times_ms[1:] < times_ms[:-1]
+    return int(goes_back.argmax()) + 1 if goes_back.any() else len(times_ms)
 
 
 @dataclass(frozen=True, slots=True)

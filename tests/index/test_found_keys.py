@@ -1,14 +1,17 @@
 """Keys that were found when their messages came: the index is what reading would make of it."""
 
+import gc
 import random
+import sys
 from pathlib import Path
 
 import pytest
 
 from rockoon_broker.index.follower import next_pieces
+from rockoon_broker.store.log import file_reads
 from rockoon_broker.store.log.batch import AppendBatch
-from rockoon_broker.store.log.file_reads import ColdRead, cached, load
-from rockoon_broker.store.log.found_keys import STRETCH_BYTES, FoundKeys, KeyRun, KeyStretch
+from rockoon_broker.store.log.file_reads import ColdRead, load
+from rockoon_broker.store.log.found_keys import BATCH_BYTES, FoundKeys, KeyRun
 from rockoon_format.batch import encode_batch
 from rockoon_format.index_entries import PackedKeys
 from support.cold_disk import ColdDisk
@@ -88,35 +91,104 @@ def test_keys_that_were_found_are_taken_once_where_what_follows_is_cold(tmp_path
         owner.append("T", 0, [b"body"])
         ends.append(owner.store.appended_end)
     disk.evict()
-    (found,) = cached(lambda: next_pieces(owner.store, 0, 1 << 20))
+    (found,) = file_reads.cached(lambda: next_pieces(owner.store, 0, 1 << 20))
     assert (isinstance(found, KeyRun), found.next_offset) == (True, ends[0])
     with pytest.raises(ColdRead) as cold:
-        cached(lambda: next_pieces(owner.store, ends[0], 1 << 20))
+        file_reads.cached(lambda: next_pieces(owner.store, ends[0], 1 << 20))
     assert load(disk, cold.value.missing)
-    (read,) = cached(lambda: next_pieces(owner.store, ends[0], 1 << 20))
+    (read,) = file_reads.cached(lambda: next_pieces(owner.store, ends[0], 1 << 20))
     assert read.next_offset == ends[1]
     owner.store.close()
 
 
-def stretch(start: int, end: int) -> KeyStretch:
-    return KeyStretch(start, end, PackedKeys(bytes(8), bytes(8)), NOW_MS)
+def keys_at(start: int) -> PackedKeys:
+    return PackedKeys(start.to_bytes(8, sys.byteorder), start.to_bytes(8, sys.byteorder))
 
 
-def test_who_is_behind_has_the_oldest_and_a_full_memory_waits_until_half_is_free() -> None:
-    found = FoundKeys(bytes_max=4 * (STRETCH_BYTES + 16))
+def cached(bytes_max: int, *starts: int) -> FoundKeys:
+    """A cache with a batch of ten bytes and one key at each start."""
+    found = FoundKeys(bytes_max)
     found.wanted = True
-    for start in range(0, 80, 10):
-        found.add(stretch(start, start + 10))
-    # Of the first four one is taken: nothing is kept before another one is gone.
-    assert [each.end for each in (found.pop_run(0, 80, 10) or KeyRun([])).stretches] == [10]
-    found.add(stretch(80, 90))
+    for start in starts:
+        found.add(start, start + 10, keys_at(start), NOW_MS + start)
+    return found
+
+
+def popped(found: FoundKeys, position: int, end: int, bytes_max: int) -> list[int] | None:
+    """Starts of the popped batches."""
+    run = found.pop_run(position, end, bytes_max)
+    if run is None:
+        return None
+    entries = run.entries()
+    starts: list[int] = entries.offsets.tolist()
+    assert entries.hashes.tolist() == starts
+    assert entries.timestamps_ms.tolist() == [NOW_MS + start for start in starts]
+    assert (run.start, run.next_offset) == (starts[0], starts[-1] + 10)
+    assert run.newest_ms == NOW_MS + starts[-1]
+    return starts
+
+
+def test_a_full_cache_keeps_the_oldest_keys_until_half_of_it_is_free() -> None:
+    found = cached(4 * (BATCH_BYTES + 16), *range(0, 80, 10))
+    # Four batches filled it, and one is popped: too few for another one.
+    assert popped(found, 0, 80, 10) == [0]
+    found.add(80, 90, keys_at(80), NOW_MS + 80)
     assert found.stop_before(5, 99) == 10
-    assert found.pop_run(20, 80, 5) == KeyRun([stretch(20, 30)])
-    found.add(stretch(90, 100))
-    assert found.pop_run(30, 35, 99) is None
-    assert found.pop_run(30, 99, 99) == KeyRun([stretch(30, 40)])
-    assert found.pop_run(40, 200, 99) is None
+    assert popped(found, 20, 80, 5) == [20]
+    found.add(90, 100, keys_at(90), NOW_MS + 90)
+    assert popped(found, 30, 35, 99) is None
+    assert popped(found, 30, 99, 99) == [30]
+    assert popped(found, 40, 200, 99) is None
     assert found.stop_before(40, 200) == 90
     assert found.stop_before(40, 85) == 85
     found.clear()
-    assert found.pop_run(90, 200, 99) is None
+    assert popped(found, 90, 200, 99) is None
+
+
+@pytest.mark.parametrize("seed", seeds(8))
+def test_popped_runs_have_the_adjacent_batches_within_the_bounds(seed: int) -> None:
+    choose = random.Random(seed)
+    starts = [start for start in range(0, 400, 10) if choose.random() < 0.85]
+    found, position = cached(1 << 20, *starts), 0
+    while position < 400:
+        position += choose.choice((0, 0, 0, 3, 10))
+        end, bytes_max = position + choose.randrange(60), choose.randrange(1, 60)
+        wanted: list[int] = []
+        while position + 10 * len(wanted) in starts:
+            stop = position + 10 * len(wanted) + 10
+            if stop > end or (wanted and stop > position + bytes_max):
+                break
+            wanted.append(stop - 10)
+        assert popped(found, position, end, bytes_max) == (wanted or None)
+        position = (
+            wanted[-1] + 10 if wanted else min((s for s in starts if s > position), default=400)
+        )
+    assert popped(found, 500, 600, 99) is None
+    found.wanted = True
+    assert found._bytes == 0
+
+
+def test_the_event_loop_does_no_work_per_batch_when_it_hands_out_keys() -> None:
+    def calls(count: int) -> int:
+        """Function calls for the keys of a number of batches."""
+        found, seen = cached(1 << 20, *range(0, 10 * count, 10)), []
+        sys.setprofile(lambda _, event, __: seen.append(event) if event.endswith("call") else None)
+        try:
+            run = found.pop_run(0, 10 * count, 10 * count)
+            assert run is not None
+            run.entries()
+        finally:
+            sys.setprofile(None)
+        assert run.next_offset == 10 * count
+        return len(seen)
+
+    assert calls(1000) == calls(10)
+
+
+def test_cached_keys_need_no_object_per_batch() -> None:
+    # With one per batch, the garbage collector would traverse them on the event loop.
+    found = cached(1 << 20, 0)
+    before = len(gc.get_objects())
+    for start in range(10, 10_000, 10):
+        found.add(start, start + 10, keys_at(start), NOW_MS)
+    assert len(gc.get_objects()) < before + 100

@@ -115,9 +115,10 @@ def stored(root: Path, seed: int, *, by_group: bool) -> list[Any]:
         for queue_id in (0, 1):
             if store.max_offset(topic, queue_id):
                 seen.append(owner.bodies(topic, queue_id))
-    kept = [each for _, each in store._appender._found_keys._stretches]
-    seen += [b"".join(each.keys.hashes for each in kept), [each.start for each in kept[:1]]]
-    seen += [b"".join(each.keys.offsets for each in kept), [each.end for each in kept[-1:]]]
+    for run in store._appender._found_keys._runs:
+        keys = run.entries()
+        columns = [keys.hashes.tolist(), keys.offsets.tolist(), keys.timestamps_ms.tolist()]
+        seen += [(run.start, run.next_offset), columns]
     store.close()
     files = sorted((root / "commitlog").iterdir())
     return [*seen, *(path.read_bytes() for path in files)]

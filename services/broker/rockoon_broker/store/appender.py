@@ -6,7 +6,7 @@ from rockoon_broker.store.errors import BatchTooLarge
 from rockoon_broker.store.log.batch import AppendBatch
 from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.log.epochs import Epochs, Mark, Renewal
-from rockoon_broker.store.log.found_keys import FoundKeys, KeyStretch
+from rockoon_broker.store.log.found_keys import FoundKeys
 from rockoon_broker.store.log.time_runs import TimeRuns
 from rockoon_broker.store.queues.consume_queue import ConsumeQueue
 from rockoon_broker.store.queues.consume_queues import ConsumeQueues
@@ -327,4 +327,4 @@ class Appender:
             self._points.lift_cap(offset)
         self._runs.add(offset, stored_ms)
         if keys is not None:
-            self._found_keys.add(KeyStretch(offset, self._log.end, keys, stored_ms))
+            self._found_keys.add(offset, self._log.end, keys, stored_ms)
