@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from rockoon_broker.pending.pending_index import SNAPSHOT_FILE, PendingIndex, decode_snapshot
+from rockoon_broker.pending.pending_index import (
+    SNAPSHOT_FILE,
+    SNAPSHOT_SECONDS,
+    PendingIndex,
+    decode_snapshot,
+)
 from rockoon_broker.pending.pending_queue import named_source, sources_of
 from rockoon_broker.store.settings import Flush
 from rockoon_format.batch import BatchError, BatchFault
@@ -178,6 +183,33 @@ def test_a_snapshot_is_not_written_before_the_log_is_durable_up_to_it(tmp_path: 
     assert pending_index.pop_durable() is None
     pending_index.capture_if_due(2000.0)
     assert pending_index.pop_durable() is None, "nothing has changed since"
+    owner.store.close()
+
+
+def test_messages_that_wait_for_nothing_cause_no_snapshot(tmp_path: Path) -> None:
+    owner = Owner(settings(tmp_path / "store", flush=Flush.SYNC))
+    pending_index, now = opened(owner), 0.0
+
+    def is_captured() -> bool:
+        nonlocal now
+        now += SNAPSHOT_SECONDS
+        owner.append_durably("other")
+        owner.write_point()
+        wanted = pending_index.wants_capture
+        pending_index.capture_if_due(now)
+        assert wanted == (pending_index.pop_durable() is not None)
+        return wanted
+
+    assert is_captured(), "the first one names the store"
+    assert not is_captured()
+    first = owner.append_durably("W").first_physical_offset
+    add_entries(pending_index)
+    # A start reads the log after the snapshot for the end of this one.
+    assert is_captured()
+    assert is_captured()
+    complete(owner, pending_index, first)
+    assert is_captured(), "else a start would read the log for it"
+    assert not is_captured()
     owner.store.close()
 
 
