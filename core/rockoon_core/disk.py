@@ -462,19 +462,28 @@ class Disk:
             for position in range(first, last, CHUNK_BYTES):
                 self.write_all(fd, bytes(min(CHUNK_BYTES, last - position)), position)
 
-    def replace_file(self, path: Path, content: bytes) -> None:
-        """Durably replace the content of `path`: a reader sees the old or the new, never a mix."""
+    def replace_file(self, path: Path, content: bytes, *, is_durable: bool = True) -> None:
+        """Replace the content of `path`: a reader sees the old or the new, never a mix.
+
+        Args:
+            path: the file.
+            content: its new content.
+            is_durable: sync it. Without a sync, syncs of other files do not wait for this one, but
+                after a power cut the file may be empty.
+        """
         new = path.with_name(path.name + NEW_SUFFIX)
         # A new file for each try: after a failed sync, pages may be marked as written that are not.
         self.unlink(new)
         fd = self.open(new, create=True)
         try:
             self.write_all(fd, content, 0)
-            self.fdatasync(fd)
+            if is_durable:
+                self.fdatasync(fd)
         finally:
             self.close(fd)
         self.rename(new, path)
-        self.sync_directory(path.parent)
+        if is_durable:
+            self.sync_directory(path.parent)
 
 
 def _open(path: Path, flags: int) -> int:

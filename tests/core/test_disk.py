@@ -43,3 +43,23 @@ def test_a_read_that_is_short_because_the_rest_cannot_be_read_fails() -> None:
     assert failed.value.errno == errno.EIO
     disk.close(fd)
     libc.munmap(start, page)
+
+
+@pytest.mark.parametrize("is_durable", [True, False])
+def test_a_file_is_replaced_with_or_without_syncs(tmp_path: Path, *, is_durable: bool) -> None:
+    class CountingDisk(Disk):
+        syncs = 0
+
+        def fdatasync(self, fd: int) -> None:
+            self.syncs += 1
+            super().fdatasync(fd)
+
+        def sync_directory(self, path: Path) -> None:
+            self.syncs += 1
+            super().sync_directory(path)
+
+    path, disk = tmp_path / "file", CountingDisk()
+    path.write_bytes(b"a longer content")
+    disk.replace_file(path, b"new", is_durable=is_durable)
+    assert (path.read_bytes(), list(tmp_path.iterdir())) == (b"new", [path])
+    assert disk.syncs == (2 if is_durable else 0)

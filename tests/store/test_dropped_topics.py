@@ -47,9 +47,9 @@ class CountingDisk(FailingDisk):
 
     replaced = 0
 
-    def replace_file(self, path: Path, content: bytes) -> None:
+    def replace_file(self, path: Path, content: bytes, *, is_durable: bool = True) -> None:
         self.replaced += 1
-        super().replace_file(path, content)
+        super().replace_file(path, content, is_durable=is_durable)
 
 
 def test_many_topics_go_together_by_one_write_and_stay_gone(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Export of progress to config/<broker>/consumerOffset.json, for operators and RocketMQ's tools.
 
 The service never reads the files. Each file is replaced atomically, and the former file is kept as
-`.bak`, like in RocketMQ.
+`.bak`, like in RocketMQ. The files are not synced, because syncs of logs on the same disk would
+wait for it; a start writes them again.
 """
 
 import asyncio
@@ -99,7 +100,7 @@ class ExportFiles:
                     made.mkdir(mode=0o700, exist_ok=True)
                 if path.exists():
                     backup = path.with_name(f"{FILE_NAME}.bak")
-                    disk.replace_file(backup, path.read_bytes())
+                    disk.replace_file(backup, path.read_bytes(), is_durable=False)
                 content = to_rocketmq(by_broker.get(broker, []), broker, changes, now_ms)
-                disk.replace_file(path, content)
+                disk.replace_file(path, content, is_durable=False)
             self._cpu_seconds = time.thread_time() - start_seconds
