@@ -1,11 +1,12 @@
 """The index file to which keys are added.
 
 Slots are kept in memory (4 bytes each, 20 MB for a filled default file). Units are written
-at once with pwrite; changed slots and the header are written at each checkpoint. A mapping is not
-used, because with a full disk a write to it raises a signal that kills the broker.
+immediately with pwrite, the header at each checkpoint, and slots when the file is full or the
+broker stops. A mapping is not used, because with a full disk a write to it raises a signal that
+kills the broker.
 
 Invariant: the header on disk never counts an unsynced unit. So after a crash all counted units are
-valid; slots may be older or newer and are computed again.
+valid; slots are computed again from them.
 """
 
 from collections.abc import Iterator
@@ -72,11 +73,6 @@ class ActiveFile:
         """Number of keys for which the file has room."""
         return self._shape.units - self.header.next_unit
 
-    @property
-    def checkpointed(self) -> bool:
-        """True if all added keys are on disk."""
-        return self._written == self.header and not self._slots.is_changed
-
     def add(self, entries: KeyEntries) -> int:
         """Add keys until the file is full or a key is older than the last one; return how many were
         added.
@@ -101,19 +97,32 @@ class ActiveFile:
     def checkpoint(self) -> None:
         """Make added keys durable, and count them in the header.
 
+        Does not write slots: they are scattered, so that a few thousand keys change nearly all of
+        the 20 MB.
+
         Raises:
             OSError: the disk. If `sync_failed`, delete the file.
         """
-        if self.checkpointed:
+        if self._written == self.header:
             return
-        self._write_slots()
         self._sync()
         self._disk.write_all(self._fd, encode_header(self.header), 0)
         self._sync()
         self._written = self.header
 
+    def complete(self) -> None:
+        """Checkpoint, and write changed slots, so that the file can be searched on disk.
+
+        Raises:
+            OSError: the disk. If `sync_failed`, delete the file.
+        """
+        if self._slots.is_changed:
+            self._write_slots()
+            self._written = IndexHeader()
+        self.checkpoint()
+
     def mark_unwritten(self) -> None:
-        """Mark header and slots as not written, so that the next checkpoint writes them again.
+        """Mark header and slots as not written, so that `complete` writes them again.
 
         Units need no rewrite: the header that counts them was written after their sync.
         """
@@ -121,7 +130,7 @@ class ActiveFile:
         self._slots.mark_used()
 
     def compare_slots(self) -> Iterator[int]:
-        """Find slots that differ from the file on disk; the next checkpoint writes them.
+        """Find slots that differ from the file on disk; `complete` writes them.
 
         Yields between steps, so that other work can run.
         """

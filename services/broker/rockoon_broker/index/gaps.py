@@ -197,7 +197,7 @@ class GapFiller:
 
     def _seal(self) -> None:
         assert self._active is not None
-        self._active.checkpoint()
+        self._active.complete()
         self._last = self._active.header
         self._active.close()
         self._active = None

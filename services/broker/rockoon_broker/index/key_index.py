@@ -297,7 +297,7 @@ class KeyIndex:
     def _seal(self, full: ActiveFile) -> None:
         # Made durable before the callback: recovery points then state that it is indexed, and
         # RocketMQ never indexes that range again.
-        full.checkpoint()
+        full.complete()
         full.close()
         self._last, self._active = full.header, None
         self._on_full(full.header)
@@ -367,7 +367,7 @@ class KeyIndex:
         return ""
 
     def close(self) -> None:
-        """Write a checkpoint and close the index.
+        """Write the rest of the active file, and close the index.
 
         After a failure of `add`, only closes, like `abandon`.
 
@@ -380,7 +380,7 @@ class KeyIndex:
             if active is not None:
                 try:
                     if self._failure is None:
-                        active.checkpoint()
+                        active.complete()
                 finally:
                     self._close_active(active)
 

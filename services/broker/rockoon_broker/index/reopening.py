@@ -159,7 +159,7 @@ class Reopening:
         file is full."""
         try:
             active.mark_unwritten()
-            active.checkpoint()
+            active.complete()
         except OSError:
             active.close()
             if active.sync_failed:
