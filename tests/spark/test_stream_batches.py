@@ -18,7 +18,7 @@ from rockoon_spark.source.live_cluster import BrokerAway
 from rockoon_spark.source.log_source import DataLost
 from rockoon_spark.source.option_table import OptionError
 from rockoon_spark.stream import cluster as stream_cluster
-from rockoon_spark.stream.listener import GroupFenced, GroupInUse
+from rockoon_spark.stream.group_progress import GroupFenced, GroupInUse
 from rockoon_spark.stream.options import StreamOptions
 from rockoon_spark.stream.plan import CheckpointError, StreamOffsets
 from rockoon_spark.stream.reader import QueueStreamReader

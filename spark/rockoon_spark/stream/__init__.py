@@ -3,5 +3,6 @@
 reader    the interface to Spark
 plan      plan of the next batch; offsets of the stream, stored in Spark's checkpoint
 cluster   the driver's calls to the cluster: queues, their ends, the consumer group
-listener  progress of the consumer group, and commits as soon as a batch ends
+group_progress, listener
+          progress of the consumer group; commits as soon as a batch ends
 """

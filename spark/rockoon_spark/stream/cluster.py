@@ -19,13 +19,14 @@ from rockoon.offsets.start import ConsumeFrom
 from rockoon_core.clock import Backoff
 from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.broker_pb2 import PullRequest
+from rockoon_proto.v1.nameserver_pb2 import GetRouteRequest
 from rockoon_spark.endpoint import connect
 from rockoon_spark.records.selection import QueueKey
 from rockoon_spark.source.live_cluster import BrokerAway
 from rockoon_spark.source.log_source import existing_queues, keys_of
 from rockoon_spark.source.options import no_such_queue, no_such_topic
 from rockoon_spark.source.queue_partition import BatchRange, QueuePartition
-from rockoon_spark.stream.listener import GroupProgress
+from rockoon_spark.stream.group_progress import AFTER_FENCE, GroupProgress
 from rockoon_spark.stream.options import OFFSET_EARLIEST, OFFSET_LATEST, StreamOptions
 from rockoon_spark.stream.plan import StreamQueue
 
@@ -47,17 +48,20 @@ class StreamCluster:
 
     Args:
         options: of the stream.
+        after_fence: see `GroupProgress`.
 
     Raises:
         NameserverUnavailable: no nameserver answers.
     """
 
-    def __init__(self, options: StreamOptions) -> None:
+    def __init__(self, options: StreamOptions, after_fence: str = AFTER_FENCE) -> None:
         self._options = options
         self._blocking = connect(options.endpoint)
         self._blocking.__enter__()
         self._cluster: Cluster = self._blocking.asyncio
-        self._progress = GroupProgress(self._cluster, options.group) if options.group else None
+        self._progress = (
+            GroupProgress(self._cluster, options.group, after_fence) if options.group else None
+        )
 
     def close(self) -> None:
         """Close the connection to the cluster."""
@@ -96,6 +100,12 @@ class StreamCluster:
             for route in listed
             if route.readable and self._options.selection.wants_topic(route.name)
         ]
+
+    def cluster_id(self) -> int:
+        """Return the number that identifies the cluster; 0 if its nameservers do not report it."""
+        request = GetRouteRequest(topics=sorted(self._options.topics))
+        reply = self._call(lambda: self._cluster.call_nameserver("GetRoute", request))
+        return int(reply.cluster_id)
 
     def check_names(self, now: Mapping[MessageQueue, StreamQueue]) -> None:
         """Check that the topics and queues that options name exist; `now` is the result of
