@@ -10,7 +10,7 @@ WORKERS ?= 6
 unexport PYTHONDONTWRITEBYTECODE
 EDITABLE := $(foreach package,$(PACKAGES),-e ./$(package))
 
-.PHONY: help cluster setup check test docs stranger explore demo demo-spark hosts k8s rolling upgrade mixed failover faults bench compare bench-gateway bench-goals bench-instructions bench-kernel bench-spark fuzz model load load-compare load-help load-overhead capacity soak rocketmq conformance day2 telemetry grpc-peers spring gateway-faults several-gateways wheels images protos settings chart helm format clean
+.PHONY: help cluster setup check test docs stranger explore demo demo-spark hosts k8s rolling upgrade mixed failover faults bench compare bench-gateway bench-goals bench-instructions bench-kernel bench-spark tables fuzz model load load-compare load-help load-overhead capacity soak rocketmq conformance day2 telemetry grpc-peers spring gateway-faults several-gateways wheels images protos settings chart helm format clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -37,7 +37,7 @@ $(VENV)/.installed-kernel: $(KERNEL) | $(VENV)/.installed
 # Half a gigabyte that a cluster does not need.
 $(VENV)/.installed-spark: $(VENV)/.installed spark/pyproject.toml
 	@echo "installing Spark, for its tests, into $(VENV) (first run only)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e "./spark[java]"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e "./spark[java,tables]"
 	@touch $@
 
 # The drawings of a page are made by its reader's browser. Where npm's registry is out of reach they stay text.
@@ -216,6 +216,10 @@ bench-kernel: cluster  ## what a message costs in the format code, with NumPy an
 
 bench-spark: setup  ## decoding, index, rebuild, compaction: MB/s and records/s, as ratios of one run
 	@$(BIN)/python -m bench.spark
+
+# 500 kills take about twelve minutes on two quiet cores. SEED, printed by each run, decides them.
+tables: setup  ## tables that follow a topic while writers, brokers and the catalogue are killed: KILLS=500 SEED=7 CATALOG=rest|sqlite
+	@PYTHONPATH=tests $(BIN)/python -m tables --kills $(or $(KILLS),500) $(if $(SEED),--seed $(SEED)) $(if $(CATALOG),--catalog $(CATALOG))
 
 # A dead link, or a name in a docstring that is nowhere in the code, fails it.
 docs: $(VENV)/.installed-docs  ## the documentation and a reference of the SDK, as a site in .docs

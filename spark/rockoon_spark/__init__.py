@@ -12,6 +12,7 @@
       index/            index files and their target directory
       export/           Parquet files and their target directory
       compaction/       steps of a compaction, and the stores that it compacts
+    tables/           topics in Iceberg tables, without Spark
     commands/         the jobs as commands
     broker_calls      addresses of live brokers, and repeated calls
     files, publish    files of a local or remote store; atomic publishing of results

@@ -27,6 +27,7 @@ from rockoon.cli import (
     offsets,
     producers,
     reports,
+    tables,
     topics,
     upgrade,
 )
@@ -186,6 +187,7 @@ app.command()(reports.status)
 app.command()(reports.lag)
 app.command()(reports.top)
 app.command(cls=apply.ApplyCommand)(apply.apply)
+app.add_typer(tables.app, name="table")
 app.command()(diagnosis.doctor)
 app.add_typer(diagnosis.support_app, name="support")
 
@@ -672,6 +674,9 @@ EXAMPLES = {
     "backup prune": "rockoon backup prune /backups/orders --keep 30",
     "backup restore": "rockoon backup restore /backups/orders /var/lib/rockoon-restored",
     "spark": "rockoon spark export --help",
+    "table": "rockoon table lag orders --catalog lake --table sales.orders",
+    "table sync": "rockoon table sync orders --catalog lake --table sales.orders --once",
+    "table lag": "rockoon table lag orders --catalog lake --table sales.orders",
     "doctor": "rockoon doctor --settings broker=/etc/rockoon/broker.toml",
     "support": "rockoon support bundle --log /var/log/rockoon/broker.log",
     "upgrade": "rockoon upgrade finish",
