@@ -160,7 +160,7 @@ class KeyMissing(RockoonError):
     status = "INVALID_ARGUMENT"
     sentence = (
         "message {index} has no key: topic {topic!r} is compacted (cleanup.policy = COMPACTION) and"
-        " keeps the newest message of each"
+        " keeps the newest message of each key"
     )
 
 
@@ -192,8 +192,8 @@ class ResetNotFound(RockoonError):
     code = Error.RESET_NOT_FOUND
     status = "NOT_FOUND"
     sentence = (
-        "no reset {reset!r} is known: a plan is kept for ten minutes, an applied reset until "
-        "a thousand later ones"
+        "reset {reset!r} does not exist: plans are kept for ten minutes, and the last thousand "
+        "applied resets"
     )
 
 
@@ -269,8 +269,8 @@ class Fenced(RockoonError):
     code = Error.FENCED
     status = "FAILED_PRECONDITION"
     sentence = (
-        "epoch {epoch} of queue {queue} is over (now {current}): another member or a "
-        "reset has it now; resolve again"
+        "epoch {epoch} of queue {queue} has ended (now {current}): another member owns the queue, "
+        "or it was reset; resolve it again"
     )
 
 
@@ -338,8 +338,8 @@ class SequenceGap(RockoonError):
     code = Error.SEQUENCE_GAP
     status = "FAILED_PRECONDITION"
     sentence = (
-        "queue {queue} of {topic!r} was sent sequence {sequence} and waits for {expected}: the"
-        " messages between are not stored"
+        "queue {queue} of {topic!r} got sequence number {sequence} instead of {expected}: the"
+        " messages between them are not stored"
     )
 
 
@@ -490,7 +490,7 @@ class NotEnoughReplicas(RockoonError):
     code = Error.NOT_ENOUGH_REPLICAS
     status = "UNAVAILABLE"
     retriable = True
-    sentence = "{connected} of the copies of log {log!r} are connected, and {needed} have to be"
+    sentence = "{connected} of the copies of log {log!r} are connected; {needed} are needed"
 
 
 class TransactionNotFound(RockoonError):
@@ -503,7 +503,7 @@ class NotAcquired(RockoonError):
     code = Error.NOT_ACQUIRED
     status = "FAILED_PRECONDITION"
     sentence = (
-        "{count} of the messages are not this receiver's any more, the first is {offset} of {queue}"
+        "the receiver no longer holds {count} of the messages; the first is {offset} of {queue}"
     )
 
 

@@ -182,9 +182,9 @@ def test_owners_of_very_many_queues_are_told_to_nobody() -> None:
 def test_since_when_queues_are_held_is_forgotten_from_the_oldest_on() -> None:
     owners = Owners()
     for number in range(SINCE_MAX + 1):
-        owners.held_by("g", MessageQueue("t", "b", number), "a", 1 + number)
+        owners.record("g", MessageQueue("t", "b", number), "a", 1 + number)
     assert owners.since_ms("g", MessageQueue("t", "b", 0), "a") == 0
     assert owners.since_ms("g", MessageQueue("t", "b", 1), "a") == 2
-    owners.held_by("g", MessageQueue("t", "b", 1), "a", 10**9)
+    owners.record("g", MessageQueue("t", "b", 1), "a", 10**9)
     assert owners.since_ms("g", MessageQueue("t", "b", 1), "a") == 2
     assert owners.since_ms("g", MessageQueue("t", "b", 1), "b") == 0

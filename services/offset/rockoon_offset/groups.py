@@ -254,7 +254,9 @@ class Groups:
         ):
             raise QueueHeld(queue=queue, owner=progress.owner)
 
-    def require_unheld(self, group: str, queue: MessageQueue, incarnation: int | None) -> None:
+    def require_no_live_owner(
+        self, group: str, queue: MessageQueue, incarnation: int | None
+    ) -> None:
         """Raise QueueHeld if a live member pulls the queue: receivers may not acquire from it.
 
         The member is not asked to release the queue for receivers.
@@ -275,12 +277,12 @@ class Groups:
         """Drop the waits for a queue with a new owner: members must request it from that owner."""
         self._handovers.released(group, queue)
 
-    def held_by(self, group: str, queue: MessageQueue, owner: str) -> None:
+    def record_owner(self, group: str, queue: MessageQueue, owner: str) -> None:
         """Record that a member owns a queue from now on. An empty `owner` is a reader without
         membership and changes nothing.
         """
         if owner:
-            self._owners.held_by(group, queue, owner, self._now_ms())
+            self._owners.record(group, queue, owner, self._now_ms())
 
     def owners(self, group: str) -> OwnersThen:
         """Return the owner of each queue at the last change of the group's members."""

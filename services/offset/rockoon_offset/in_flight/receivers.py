@@ -406,7 +406,7 @@ class Receivers:
         free = []
         for queue in queues:
             try:
-                self._require_unheld(group, queue)
+                self._require_no_live_owner(group, queue)
             except RockoonError as reason:
                 refused[group, queue] = reason
             else:
@@ -480,9 +480,9 @@ class Receivers:
             and progress.incarnation == table.create_revision_or_none(queue)
         )
 
-    def _require_unheld(self, group: str, queue: MessageQueue) -> None:
+    def _require_no_live_owner(self, group: str, queue: MessageQueue) -> None:
         incarnation = self._routes.table.create_revision_or_none(queue)
-        self._groups.require_unheld(group, queue, incarnation)
+        self._groups.require_no_live_owner(group, queue, incarnation)
 
     # Grants.
 
@@ -565,7 +565,7 @@ class Receivers:
         if not self._is_current(group, queue):
             raise Busy(reason=f"progress of queue {queue} changed during the call")
         if window is None:
-            self._require_unheld(group, queue)
+            self._require_no_live_owner(group, queue)
             records += self._deliveries.open(group, queue)
             window = self._store.ledger.windows.of(group, queue)
         return window

@@ -57,7 +57,7 @@ class Owners:
         self._since: dict[tuple[str, MessageQueue], tuple[str, int]] = {}
         self._then: dict[str, OwnersThen] = {}
 
-    def held_by(self, group: str, queue: MessageQueue, owner: str, now_ms: int) -> None:
+    def record(self, group: str, queue: MessageQueue, owner: str, now_ms: int) -> None:
         """Record that a member owns a queue from now on, unless it already did."""
         key = (group, queue)
         known = self._since.get(key)

@@ -455,7 +455,7 @@ class Resolver:
         assert progress is not None
         if before is not None and before.owner != progress.owner:
             self._groups.owner_changed(group, queue)
-        self._groups.held_by(group, queue, progress.owner)
+        self._groups.record_owner(group, queue, progress.owner)
         return ResolvedStart(decision, progress.epoch)
 
     def _judge(
