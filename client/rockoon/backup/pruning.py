@@ -112,7 +112,7 @@ class Pruner:
                 "--interrupted"
             )
         continued = [] if self._with_interrupted else unfinished
-        used = set()
+        used: set[str] = set()
         for each in kept:
             used.update(file.name for file in backups.manifest(each).files())
         for each in continued:
