@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, cast
 
+from gateway.wire_client import producer_settings
 from rockoon.errors import OffsetServiceUnavailable
 from rockoon.net.connection import Connection
 from rockoon.receiving.received import ReceiptHandle
@@ -13,7 +14,12 @@ from rockoon_gateway.clients.presence import Presence
 from rockoon_gateway.clients.reports import CLIENTS_PER_CALL_MAX, TICK_SECONDS, Reports
 from rockoon_gateway.lite.subscribing import SharedSubscriptions
 from rockoon_gateway.lite.subscriptions import LiteSubscriptions
-from rockoon_proto.v1.in_flight_pb2 import ReportClientsReply, ReportClientsRequest
+from rockoon_proto.apache.rocketmq.v2.service_pb2 import NotifyClientTerminationRequest
+from rockoon_proto.v1.in_flight_pb2 import (
+    ProducerReport,
+    ReportClientsReply,
+    ReportClientsRequest,
+)
 from support.eventually import eventually
 
 GROUP = "readers"
@@ -35,10 +41,12 @@ class Service:
 
     def __init__(self, lease_ms: int = 60_000) -> None:
         self.lease_ms = lease_ms
+        self.service_id = "one"
         self.slow: set[str] = set()
         self.is_away = False
         self.reported: set[str] = set()
         self.delivered: list[int] = []
+        self.producers: list[ProducerReport] = []
 
     def in_flight_service(self) -> Any:
         return self
@@ -51,7 +59,8 @@ class Service:
             raise OffsetServiceUnavailable
         self.reported |= names
         self.delivered += request.delivered
-        return ReportClientsReply(lease_ms=self.lease_ms, service_id="one")
+        self.producers += request.producers
+        return ReportClientsReply(lease_ms=self.lease_ms, service_id=self.service_id)
 
 
 def hear(presence: Presence, clients: Iterable[str]) -> None:
@@ -102,3 +111,41 @@ async def test_delivered_messages_are_reported_soon_and_again_after_a_failure() 
     assert service.delivered == [7, 8]
     await reports.report()
     assert service.delivered == [7, 8]
+
+
+async def test_producers_are_reported_with_their_topics_and_when_they_close() -> None:
+    service, presence = Service(), Presence(120.0)
+    reports = Reports(cast(Connection, service), "gateway", presence, NoLiteTopics())
+    call = GatewayCall("sender", "JAVA", "5.2", "ipv4:10.0.0.1:7", None, None)
+    presence.record_settings(call, producer_settings("orders", "payments"))
+    service.is_away = True
+    await reports.report()
+    assert service.producers == []
+    service.is_away = False
+    await reports.report()
+    (told,) = service.producers
+    assert (told.client_id, told.topics, told.goodbye) == ("sender", ["orders", "payments"], False)
+    assert (told.details.address, told.details.version) == ("ipv4:10.0.0.1:7", "5.2")
+    assert told.details.client_type == "producer"
+    # Not again until a sixth of the lease is over.
+    presence.record_call(call)
+    await reports.report()
+    assert len(service.producers) == 1
+    await presence.terminate(NotifyClientTerminationRequest(), call)
+    await reports.report()
+    assert [each.goodbye for each in service.producers] == [False, True]
+    assert presence.heard == {}
+    assert service.reported == set()
+
+
+async def test_a_restarted_offset_service_hears_of_all_producers_again() -> None:
+    service, presence = Service(), Presence(120.0)
+    reports = Reports(cast(Connection, service), "gateway", presence, NoLiteTopics())
+    call = GatewayCall("sender", "JAVA", "5.2", "peer", None, None)
+    presence.record_settings(call, producer_settings("orders"))
+    await reports.report()
+    service.service_id = "two"
+    hear(presence, ["reader"])
+    await reports.report()
+    await reports.report()
+    assert [each.client_id for each in service.producers] == ["sender", "sender"]

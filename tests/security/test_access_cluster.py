@@ -499,6 +499,46 @@ async def test_resets_are_for_who_may_write_the_group(
         assert (await writing.admin.apply_reset(plan.reset_id, "a test")).applied
 
 
+async def test_a_group_is_cloned_by_who_may_see_the_other_one(
+    cluster: DisposableCluster, root: rockoon.Cluster
+) -> None:
+    topic = cluster.new_topic("cloned")
+    await root.producer().send(topic, b"one")
+    assert await consume(root, topic, "cloned-from", 1) == [b"one"]
+    await root.admin.create_group("cloned-to")
+    target = ResetTarget(group="cloned-from")
+    blind = await new_key(root, "cloner-blind", f"topic:{topic}=read", "group:cloned-to=write")
+    seeing = await new_key(
+        root, "cloner", f"topic:{topic}=read", "group:cloned-to=write", "group:cloned-from=read"
+    )
+    async with cluster.connect(blind) as blinded, cluster.connect(seeing) as cloner:
+        for refused in (
+            blinded.admin.plan_reset("cloned-to", topic, target),
+            blinded.admin.reset_offsets("cloned-to", topic, target, operator="a test"),
+        ):
+            with pytest.raises(NotPermitted, match="group:cloned-from"):
+                await refused
+        done = await cloner.admin.reset_offsets("cloned-to", topic, target, operator="a test")
+        assert done.applied
+
+
+async def test_producers_are_listed_for_who_may_see_their_topic(
+    cluster: DisposableCluster, root: rockoon.Cluster
+) -> None:
+    topic, other = cluster.new_topic("seen"), cluster.new_topic("unseen")
+    key = await new_key(root, "onlooker", f"topic:{topic}=read")
+    async with root.producer() as producer, cluster.connect(key) as connection:
+        for each in (topic, other):
+            await producer.send(each, b"one")
+        (found,) = (await connection.admin.producers(topic)).producers
+        assert (found.client_id, found.topics) == (root.client_id, [topic])
+        for unseen, resource in ((other, f"topic:{other}"), ("", "cluster")):
+            with pytest.raises(NotPermitted, match=resource):
+                await connection.admin.producers(unseen)
+        (all_of_it,) = (await root.admin.producers()).producers
+        assert set(all_of_it.topics) >= {topic, other}
+
+
 async def test_transactions_are_settled_by_who_may_write_the_producer_group(
     cluster: DisposableCluster, root: rockoon.Cluster
 ) -> None:

@@ -600,6 +600,9 @@ class Admin:
 
         Args:
             topic: only programs that send to this topic; empty for all.
+
+        Raises:
+            NotPermitted: the access key may not see the topic or, without a topic, the cluster.
         """
         from rockoon.admin.producers import connected_producers
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rockoon.admin.reads import ask_offset_service, live_brokers
-from rockoon.errors import BrokerUnavailable, RockoonError
+from rockoon.errors import BrokerUnavailable, NotPermitted, RockoonError
 from rockoon_proto.v1 import broker_pb2 as broker_pb
 from rockoon_proto.v1 import in_flight_pb2 as in_flight_pb
 
@@ -95,6 +95,10 @@ async def connected_producers(cluster: "Connection", topic: str) -> ConnectedPro
     async with asyncio.TaskGroup() as tasks:
         asked = {broker: tasks.create_task(of_broker(broker)) for broker in brokers}
         clients = tasks.create_task(of_gateways())
+    for error in errors.values():
+        if isinstance(error, NotPermitted):
+            # Every service would refuse; a partial list would look complete.
+            raise error
     replies = {broker: task.result() for broker, task in asked.items()}
     left_out = sum(each.streams_count - len(each.streams) for each in replies.values())
     of_clients = clients.result()
