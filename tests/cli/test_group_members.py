@@ -46,9 +46,11 @@ async def test_members_and_locks_are_shown_with_idle_and_odd_ones(
         assert f"{topic}@broker-a:0" in " ".join(rows["a"])
         assert f"read different things of topic {topic}: *: a, b; TagA: c" in " ".join(rows["!"])
         told = (await command("group", "members", group, "--json")).json
-        assert {(each["language"], each["version"]) for each in told["members"]} == {
-            ("PYTHON", version)
-        }
+        described = (await command("group", "describe", group, "--json")).json
+        for each in (*told["members"], *described["members"]):
+            assert (each["language"], each["version"]) == ("PYTHON", version)
+        shown = (await command("group", "describe", group)).words
+        assert ["a", "PYTHON", version] in [words[:3] for words in shown]
         queues = {
             each["member_id"]: [q for q in each["queues"] if topic == q.split("@")[0]]
             for each in told["members"]

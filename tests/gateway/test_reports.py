@@ -124,7 +124,11 @@ async def test_producers_are_reported_with_their_topics_and_when_they_close() ->
     service.is_away = False
     await reports.report()
     (told,) = service.producers
-    assert (told.client_id, told.topics, told.goodbye) == ("sender", ["orders", "payments"], False)
+    assert (told.client_id, list(told.topics), told.goodbye) == (
+        "sender",
+        ["orders", "payments"],
+        False,
+    )
     assert (told.details.address, told.details.version) == ("ipv4:10.0.0.1:7", "5.2")
     assert told.details.client_type == "producer"
     # Not again until a sixth of the lease is over.

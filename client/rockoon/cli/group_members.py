@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rockoon.cli.groups import (
+    SDK_TEXTS,
     Name,
     clients_json,
     mode_text,
@@ -196,8 +197,7 @@ def member_json(member: "Member", queues: list[str]) -> dict[str, Any]:
         "member_id": member.member_id,
         "mode": mode_text(member),
         "allocation": member.allocation or None,
-        "language": member.language or None,
-        "version": member.version or None,
+        **{name: getattr(member, name) or None for name in SDK_TEXTS},
         **picked(member, "peer", "joined_at_ms", "heard_at_ms"),
         "subscriptions": {s.topic: s.expression for s in member.subscriptions},
         "queues": queues,

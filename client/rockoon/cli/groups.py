@@ -339,6 +339,7 @@ def describe(
                     {
                         "member_id": member.member_id,
                         "mode": mode_text(member),
+                        **{name: getattr(member, name) or None for name in SDK_TEXTS},
                         **picked(member, "peer", "joined_at_ms", "heard_at_ms"),
                         "subscriptions": {s.topic: s.expression for s in member.subscriptions},
                     }
@@ -371,14 +372,20 @@ def describe(
     show_lag(description.lag)
 
 
+# Fields of a member that are empty until its first heartbeat after a restart of the offset service.
+SDK_TEXTS = ("language", "version")
+
+
 def show_members(members: "Iterable[Member]") -> None:
     print_table(
-        ("MEMBER", "MODE", "FROM", "JOINED", "LAST HEARD"),
+        ("MEMBER", "LANGUAGE", "VERSION", "ADDRESS", "MODE", "JOINED", "LAST HEARD"),
         (
             (
                 each.member_id,
+                each.language or None,
+                each.version or None,
+                each.peer or None,
                 mode_text(each),
-                each.peer,
                 local_time(each.joined_at_ms),
                 local_time(each.heard_at_ms),
             )
