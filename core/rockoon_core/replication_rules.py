@@ -84,8 +84,8 @@ def elected(
 ) -> str | None:
     """Return the replica that leads; None while too few have reported.
 
-    A replica that may lack acknowledged records does not count towards the size. If all voters have
-    reported, the election ends without it.
+    A replica that may lack acknowledged records does not count towards the size of the election. If
+    all voters have reported, this size is not required.
 
     The rank decides first: a replica with a higher rank may be the only one with some acknowledged
     records, even if one of its records is damaged. Among equal ranks an undamaged replica wins,
