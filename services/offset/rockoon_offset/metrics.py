@@ -119,7 +119,7 @@ JOURNAL_SHORTAGE = gauge(
 PROGRESS = counter("rockoon_journal_batches_total", "Changes of progress written")
 READY = gauge(
     "rockoon_ready",
-    "1 if the offset service accepts calls, or its copy is level with the leader, otherwise 0",
+    "1 if the offset service accepts calls, or its copy has caught up with the leader, otherwise 0",
 )
 DISK_USED = gauge("rockoon_disk_used_ratio", "Share of the store's partition in use, 0 to 1")
 ROUTE_REVISION = gauge("rockoon_route_revision", "Revision of the applied routes")
@@ -201,7 +201,7 @@ def of_process(root: Path, *, is_ready: bool) -> Iterator[Measurement]:
 
     Args:
         root: the store's directory.
-        is_ready: the process accepts calls, or its copy is level with the leader's.
+        is_ready: the process accepts calls, or its copy has caught up with the leader.
     """
     yield READY.at(is_ready)
     # No value is better than a wrong value.
