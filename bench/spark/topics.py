@@ -56,6 +56,7 @@ def _counted() -> Iterator[_Carried]:
     """Count the bytes of replies and of file reads within the block."""
     carried = _Carried()
     answer, read, read_ranges = RepeatedCall.answer, files.read_bytes, files.read_ranges
+    reading = files.reading
 
     def counted_answer(call: RepeatedCall[Any, Any]) -> Any:
         reply = answer(call)
@@ -67,15 +68,26 @@ def _counted() -> Iterator[_Carried]:
         carried.bytes += len(found)
         return found
 
-    def counted_ranges(file: files.LogFile, starts: Sequence[int], stops: Sequence[int]) -> Any:
-        found = read_ranges(file, starts, stops)
+    def counted_ranges(file: files.LogFile, starts: Sequence[int], sizes: Sequence[int]) -> Any:
+        found = read_ranges(file, starts, sizes)
         carried.bytes += sum(map(len, found))
         return found
+
+    @contextmanager
+    def counted_reading(file: files.LogFile) -> Iterator[Callable[[int, int], bytes]]:
+        with reading(file) as read_at:
+
+            def counted_read_at(size: int, start: int) -> bytes:
+                found = read_at(size, start)
+                carried.bytes += len(found)
+                return found
+
+            yield counted_read_at
 
     counters: list[tuple[Any, str, Any]] = [
         (RepeatedCall, "answer", counted_answer),
         (files, "read_bytes", counted_read),
-        (queue_entries, "read_bytes", counted_read),
+        (queue_entries, "reading", counted_reading),
         (file_partition, "read_ranges", counted_ranges),
     ]
     originals = [getattr(place, name) for place, name, _ in counters]

@@ -5,9 +5,11 @@ import json
 import mmap
 import os
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -26,6 +28,8 @@ _PARALLEL_READS = 16
 # Bytes of one read in a search for the end of a file's content.
 _SEARCH_BYTES = 1 << 20
 _PROBE_BYTES = 16 << 10
+# Shorter ranges of a local file are read, because a mapping costs more.
+_MAPPED_BYTES_MIN = 64 << 10
 _TOPICS_FILE = "config/topics.json"
 _MARKS_FILE = "config/droppedTopics.json"
 
@@ -102,14 +106,28 @@ def is_remote(file: LogFile) -> bool:
     return "://" in file.uri
 
 
-def written_end(file: LogFile) -> int:
-    """Return the physical offset after the content of a file, which zeros follow.
+def probed_end(file: LogFile) -> int:
+    """Return the physical offset of the first probe of a file that has only zeros, by bisection.
 
-    Brokers create files in advance, with zeros. Holes of a local file are not read. The result for
-    a remote file is a guess: a message may have as many zeros as a probe.
+    It is a guess of the end of the file's content: a message may have as many zeros as a probe.
     """
-    if is_remote(file):
-        return file.start + _probed_end(file)
+    with reading(file) as read:
+
+        def is_zero(position: int) -> bool:
+            content = read(min(_PROBE_BYTES, file.bytes - position), position)
+            return content.count(0) == len(content)
+
+        probes = range(0, file.bytes, _PROBE_BYTES)
+        number = bisect_left(probes, True, key=is_zero)
+        return file.start + min(number * _PROBE_BYTES, file.bytes)
+
+
+def written_end(file: LogFile) -> int:
+    """Return the physical offset after the content of a local file, which zeros follow.
+
+    Brokers create files in advance, with zeros. Holes are not read; but a hole that is in the page
+    cache counts as data, so `probed_end` can be much cheaper.
+    """
     descriptor = os.open(file.uri, os.O_RDONLY)
     try:
         end = file.bytes
@@ -129,17 +147,6 @@ def written_end(file: LogFile) -> int:
         return file.start
     finally:
         os.close(descriptor)
-
-
-def _probed_end(file: LogFile) -> int:
-    """Return the position of the first probe of a file that has only zeros, found by bisection."""
-
-    def is_zero(number: int) -> bool:
-        at = number * _PROBE_BYTES
-        return not read_bytes(file.uri, at, min(at + _PROBE_BYTES, file.bytes)).any()
-
-    count = -(-file.bytes // _PROBE_BYTES)
-    return min(bisect_left(range(count), True, key=is_zero) * _PROBE_BYTES, file.bytes)
 
 
 def list_topics(path: str) -> dict[str, set[int]] | None:
@@ -221,28 +228,45 @@ def read_range(file: LogFile, start: int, stop: int, beyond: int) -> NDArray[np.
     return read_bytes(file.uri, start, stop)
 
 
-def read_ranges(file: LogFile, starts: Sequence[int], stops: Sequence[int]) -> list[Bytes]:
-    """Return the bytes of several ranges of a file, in order; see `read_bytes`.
+def read_ranges(file: LogFile, starts: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+    """Return the bytes of several ranges of a file, in order, with zeros after the file's end.
 
     Ranges of a remote file are read in parallel, because each read waits for its answer.
+
+    Raises:
+        FileNotFoundError: it does not exist.
     """
-    if not is_remote(file):
-        mapped = read_bytes(file.uri, 0, None)
-        return [mapped[start:stop] for start, stop in zip(starts, stops, strict=True)]
-    files, path = file_system(file.uri)
-    with (
-        store_errors(file.uri),
-        files.open_input_file(path) as source,
-        ThreadPoolExecutor(_PARALLEL_READS) as pool,
-    ):
-        sizes = [stop - start for start, stop in zip(starts, stops, strict=True)]
-        return [np.frombuffer(found, np.uint8) for found in pool.map(source.read_at, sizes, starts)]
+    with reading(file) as read:
+        if is_remote(file):
+            with ThreadPoolExecutor(_PARALLEL_READS) as pool:
+                found = list(pool.map(read, sizes, starts))
+        else:
+            found = list(map(read, sizes, starts))
+    return [piece.ljust(size, b"\0") for piece, size in zip(found, sizes, strict=True)]
+
+
+@contextmanager
+def reading(file: LogFile) -> Iterator[Callable[[int, int], bytes]]:
+    """Yield a function that reads bytes of a file: their number, and the position of the first.
+
+    A local file is not mapped: the page faults of short ranges cost more than reads.
+
+    Raises:
+        FileNotFoundError: it does not exist.
+    """
+    if is_remote(file):
+        files, path = file_system(file.uri)
+        with store_errors(file.uri), files.open_input_file(path) as source:
+            yield source.read_at
+    else:
+        with open(file.uri, "rb", buffering=0) as opened:
+            yield partial(os.pread, opened.fileno())
 
 
 def read_bytes(uri: str, start: int, stop: int | None) -> NDArray[np.uint8]:
     """Return the bytes of a file from `start` to `stop`; fewer if the file ends earlier.
 
-    A local file is mapped, not read.
+    A long range of a local file is mapped, not read.
 
     Args:
         uri: a local path, or a URI.
@@ -254,8 +278,10 @@ def read_bytes(uri: str, start: int, stop: int | None) -> NDArray[np.uint8]:
     if "://" not in uri:
         if not os.path.getsize(uri):
             return np.zeros(0, np.uint8)
-        # np.memmap costs three times more, which counts for many small files.
-        with open(uri, "rb") as file:
+        with open(uri, "rb", buffering=0) as file:
+            if stop is not None and stop - start <= _MAPPED_BYTES_MIN:
+                return np.frombuffer(os.pread(file.fileno(), stop - start, start), np.uint8)
+            # np.memmap costs three times more, which counts for many small files.
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return np.frombuffer(mapped, np.uint8)[start:stop]
     files, path = file_system(uri)

@@ -1,9 +1,11 @@
 """Reads of named topics in a store directory: by the entries of ConsumeQueues, or by the log."""
 
+import os
 import pickle
 import random
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 
 from rockoon_broker.store.settings import Flush
 from rockoon_spark import files
+from rockoon_spark.files import LogFile
 from rockoon_spark.records.selection import EVERYTHING, Range, Selection
 from rockoon_spark.source import queue_entries
 from rockoon_spark.source.file_partition import FilePartition
@@ -184,7 +187,7 @@ def test_a_rare_topic_and_zeros_are_not_carried(
     owner.store.close()
     log_bytes = 200 * (20 * 1000 + 250)
     carried = 0
-    read_bytes, read_ranges = files.read_bytes, files.read_ranges
+    read_bytes, read_ranges, reading = files.read_bytes, files.read_ranges, files.reading
 
     def counted(uri: str, start: int, stop: int | None) -> Any:
         nonlocal carried
@@ -199,8 +202,20 @@ def test_a_rare_topic_and_zeros_are_not_carried(
         carried += sum(map(len, found))
         return found
 
+    @contextmanager
+    def counted_reading(file: LogFile) -> Iterator[Callable[[int, int], bytes]]:
+        with reading(file) as read_at:
+
+            def counted_read(size: int, start: int) -> bytes:
+                nonlocal carried
+                content = read_at(size, start)
+                carried += len(content)
+                return content
+
+            yield counted_read
+
     monkeypatch.setattr(files, "read_bytes", counted)
-    monkeypatch.setattr(queue_entries, "read_bytes", counted)
+    monkeypatch.setattr(queue_entries, "reading", counted_reading)
     monkeypatch.setattr("rockoon_spark.source.file_partition.read_ranges", counted_ranges)
     store = StoreDirectory(f"{scheme}{root}", "broker-a")
     partitions = store.partitions(RARE, 1 << 20)
@@ -228,3 +243,26 @@ def test_the_end_of_a_log_in_a_file_made_in_advance_is_found(
     assert len(found) == 12
     assert not damages
     assert zeros or partitions[-1].stop <= 64 << 10
+
+
+def test_zeros_at_the_end_of_a_log_are_not_read_even_if_they_are_no_hole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a copy of a store, or if the page cache has them."""
+    root, file_bytes, carried = tmp_path / "broker-a", 32 << 20, 0
+    owner = Owner(settings(root, commit_log_file_bytes=file_bytes, flush=Flush.ASYNC))
+    owner.append("T", 0, [b"%d" % n for n in range(1000)])
+    owner.store.close()
+    (path,) = (root / "commitlog").iterdir()
+    path.write_bytes(path.read_bytes())
+    pread = os.pread
+
+    def counted(descriptor: int, size: int, start: int) -> bytes:
+        nonlocal carried
+        carried += size
+        return pread(descriptor, size, start)
+
+    monkeypatch.setattr(os, "pread", counted)
+    partitions = StoreDirectory(str(root), "broker-a").partitions(EVERYTHING, file_bytes)
+    assert carried < 1 << 20
+    assert len(read(partitions, EVERYTHING)[0]) == 1000

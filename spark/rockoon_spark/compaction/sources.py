@@ -226,9 +226,9 @@ class FormerSource:
 def _select(
     records: LogRecords, min_offsets: Mapping[str, int], kept_since_ms: IntArray
 ) -> CompactedRecords:
-    encoded = records.topics().dictionary_encode()
-    topics = [raw.decode(errors="replace") for raw in encoded.dictionary.to_pylist()]
-    which = encoded.indices.to_numpy().astype(np.int64)
+    stored, numbers = records.topics
+    topics = [raw.decode(errors="replace") for raw in stored]
+    which = numbers.astype(np.int64)
     is_compacted = np.array([topic in min_offsets for topic in topics], np.bool_)
     index = np.flatnonzero(is_compacted[which])
     if len(index):

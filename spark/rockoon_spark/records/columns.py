@@ -32,7 +32,15 @@ from rockoon_format.record import (
     SYS_FLAG_COMPRESSED,
     decode_host,
 )
-from rockoon_spark.records.properties import Properties, binaries, cut, integers, repeated, text
+from rockoon_spark.records.properties import (
+    Properties,
+    binaries,
+    cut,
+    integers,
+    integers_of,
+    repeated,
+    text,
+)
 from rockoon_spark.records.window import RecordWindow, touch_pages
 
 Bytes = NDArray[np.uint8]
@@ -67,21 +75,24 @@ class LogRecords:
 
     @classmethod
     def of(
-        cls, buffer: Bytes, base: int, starts: IntArray, sizes: IntArray, broker: str
+        cls, data: Bytes | bytes, base: int, starts: IntArray, sizes: IntArray, broker: str
     ) -> "LogRecords":
-        """Create from the records at `starts`; see the attributes."""
-        if len(starts):
-            first, stop = int(starts[0]), int(starts[-1] + sizes[-1])
-            buffer, base, starts = buffer[first:stop], base + first, starts - first
-            # Only the compiled kernel needs a copy of the bytes.
-            if kernel.is_compiled():
-                content = buffer.tobytes()
-                window = RecordWindow.at(content, starts, sizes)
-                own = np.frombuffer(content, np.uint8)
-                return cls(own, base, starts, sizes, broker, content, window)
-            touch_pages(buffer, len(starts))
+        """Create from the records at `starts`; see the attributes. Only `data` of the type `bytes`
+        is not copied for the compiled kernel."""
+        if not len(starts):
+            return cls(np.zeros(128, np.uint8), base, starts, sizes, broker)
+        if isinstance(data, bytes):
+            content, buffer = data, np.frombuffer(data, np.uint8)
         else:
-            buffer = np.zeros(128, np.uint8)
+            first, stop = int(starts[0]), int(starts[-1] + sizes[-1])
+            buffer, base, starts = data[first:stop], base + first, starts - first
+            content = buffer.tobytes() if kernel.is_compiled() else b""
+        if kernel.is_compiled():
+            window = RecordWindow.at(content, starts, sizes)
+            return cls(
+                np.frombuffer(content, np.uint8), base, starts, sizes, broker, content, window
+            )
+        touch_pages(buffer, len(starts))
         return cls(buffer, base, starts, sizes, broker)
 
     @classmethod
@@ -106,7 +117,8 @@ class LogRecords:
             return self
         index = np.flatnonzero(wanted)
         starts, sizes = self.starts[index], self.sizes[index]
-        return LogRecords.of(self.buffer, self.base, starts, sizes, self.broker)
+        data = self.buffer if self.content is None else self.content
+        return LogRecords.of(data, self.base, starts, sizes, self.broker)
 
     def prefix(self, name: str) -> IntArray:
         """Return a field of the fixed-length prefix of each record, int64[n]."""
@@ -181,16 +193,14 @@ class LogRecords:
         encoded = self.slices(starts, lengths).dictionary_encode()
         return encoded.dictionary.to_pylist(), encoded.indices
 
-    def topics(self) -> pa.BinaryArray:
-        """Stored topic of each record."""
-        return self._topics
-
     @cached_property
-    def _topics(self) -> pa.BinaryArray:
+    def topics(self) -> tuple[list[bytes], NDArray[np.integer[Any]]]:
+        """The distinct topics, and the index of each record's topic, int[n]."""
         if self.window is not None:
-            found, numbers = self.window.topics()
-            return binaries(found).take(integers(numbers))
-        return self.slices(self.parts.topic_starts, self.parts.topic_lengths)
+            return self.window.topics()
+        stored = self.slices(self.parts.topic_starts, self.parts.topic_lengths)
+        encoded = stored.dictionary_encode()
+        return encoded.dictionary.to_pylist(), integers_of(encoded.indices)
 
 
 def are_whole(records: LogRecords, physical_offsets: IntArray) -> NDArray[np.bool_]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ from rockoon_format.generation import Manifest
 from rockoon_format.names import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS, is_system_topic
 from rockoon_format.properties import PROPERTY_TAGS
 from rockoon_spark.records.columns import LogRecords
-from rockoon_spark.records.properties import integers_of, repeated
+from rockoon_spark.records.properties import integers_of
 
 Mask = NDArray[np.bool_]
 Bound = TypeVar("Bound")
@@ -28,12 +28,26 @@ INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 RANGED: Mapping[str, Callable[[LogRecords], IntArray]] = {
     "store_time": lambda records: records.store_timestamps_ms * 1000,
 }
-NAMED: Mapping[str, Callable[[LogRecords], pa.Array]] = {
-    "topic": lambda records: records.topics(),
-    "tags": lambda records: records.properties.values(PROPERTY_TAGS).cast(pa.binary()),
-    "broker": lambda records: repeated(records.broker, len(records)).cast(pa.binary()),
+
+
+def _tags(records: LogRecords) -> tuple[list[bytes], NDArray[np.integer[Any]]]:
+    encoded = records.properties.values(PROPERTY_TAGS).cast(pa.binary()).dictionary_encode()
+    codes = encoded.indices
+    return encoded.dictionary.to_pylist(), integers_of(codes.fill_null(-1))
+
+
+def _broker(records: LogRecords) -> tuple[list[bytes], NDArray[np.integer[Any]]]:
+    return [records.broker.encode()], np.zeros(len(records), np.int32)
+
+
+NAMED: Mapping[str, Callable[[LogRecords], tuple[list[bytes], NDArray[np.integer[Any]]]]] = {
+    "topic": lambda records: records.topics,
+    "tags": _tags,
+    "broker": _broker,
 }
-"""Text columns that can be selected by a set of values."""
+"""Text columns that can be selected by a set of values: the distinct values, and the index of each
+record's value, -1 for null.
+"""
 
 QueueKey = tuple[str, str, int]
 """Key of a queue: topic, broker and queue id. An empty broker means all brokers without their own
@@ -187,19 +201,18 @@ class Selection:
             values = RANGED[column](records)
             wanted &= (values >= allowed.least) & (values <= allowed.most)
         for column, names in self.one_of.items():
-            wanted &= _is_one_of(NAMED[column](records), names.__contains__)
+            wanted &= _is_one_of(*NAMED[column](records), names.__contains__)
         # If other topics are named, internal ones are excluded already and need no second check.
         excludes = not self.includes_internal and self.may_have_internal
         if self.topic_pattern != "*" or self.topic_regex is not None or excludes:
-            wanted &= _is_one_of(records.topics(), self._matches)
+            wanted &= _is_one_of(*records.topics, self._matches)
         if self.starts or self.ends or self.assigned or self.queue_times:
             wanted &= self._within_bounds(records)
         return wanted
 
     def _within_bounds(self, records: LogRecords) -> Mask:
-        encoded = records.topics().dictionary_encode()
-        topics = [topic.decode(errors="replace") for topic in encoded.dictionary.to_pylist()]
-        codes = integers_of(encoded.indices)
+        stored, codes = records.topics
+        topics = [topic.decode(errors="replace") for topic in stored]
         queues, offsets = records.prefix("queue_id"), records.prefix("queue_offset")
         times = RANGED["store_time"](records) if self.queue_times else None
         # Queues that are not assigned are excluded; all others only by their bounds.
@@ -228,14 +241,13 @@ def _bound(
     return bounds.get((topic, "", queue), default) if found is None else found
 
 
-def _is_one_of(values: pa.Array, is_wanted: Callable[[str], bool]) -> Mask:
-    """Return a mask of the values for which a predicate is True; False for null."""
-    encoded = values.dictionary_encode()
-    good = [is_wanted(raw.decode(errors="replace")) for raw in encoded.dictionary.to_pylist()]
-    codes = encoded.indices
-    if codes.null_count:
-        codes = codes.fill_null(len(good))
-    found: Mask = np.append(np.array(good, np.bool_), False)[integers_of(codes)]
+def _is_one_of(
+    values: list[bytes], codes: NDArray[np.integer[Any]], is_wanted: Callable[[str], bool]
+) -> Mask:
+    """Return a mask of the records whose value meets a predicate; see `NAMED`."""
+    good = [is_wanted(raw.decode(errors="replace")) for raw in values]
+    # The last one is for null.
+    found: Mask = np.array([*good, False], np.bool_)[codes]
     return found
 
 

@@ -217,5 +217,5 @@ class BrokerPartition(ContiguousPartition):
 def records_of(reply: ReadLogReply, broker: str) -> Iterator[LogRecords]:
     """Yield the records of a reply in batches."""
     sizes = np.frombuffer(reply.record_lengths, "<u4").astype(np.int64)
-    frames = np.frombuffer(reply.frames, np.uint8)
-    yield from in_batches(frames, reply.first_offset, np.cumsum(sizes) - sizes, sizes, broker)
+    starts = np.cumsum(sizes) - sizes
+    yield from in_batches(reply.frames, reply.first_offset, starts, sizes, broker)

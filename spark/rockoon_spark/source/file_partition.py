@@ -17,6 +17,7 @@ from rockoon_spark.files import (
     LogFile,
     dropped_marks,
     is_remote,
+    probed_end,
     read_range,
     read_ranges,
     written_end,
@@ -212,15 +213,13 @@ class FilePartition(ContiguousPartition):
         lasts = np.append(firsts[1:], len(own)) - 1
         base = self.file.start
         run_starts, run_stops = own.starts[firsts] - base, np.maximum.reduceat(ends, firsts) - base
-        pieces = read_ranges(self.file, run_starts.tolist(), run_stops.tolist())
         lengths = run_stops - run_starts
-        for number in np.flatnonzero(lengths != [len(piece) for piece in pieces]).tolist():
-            pieces[number] = np.pad(pieces[number], (0, lengths[number] - len(pieces[number])))
+        content = b"".join(read_ranges(self.file, run_starts.tolist(), lengths.tolist()))
         # Distance of each run from its place in the buffer.
         moves = run_starts + base - (np.cumsum(lengths) - lengths)
         starts = own.starts - np.repeat(moves, lasts + 1 - firsts)
         # base=0, because the records are not contiguous in the log.
-        return LogRecords.of(np.concatenate(pieces), 0, starts, own.sizes, self.broker)
+        return LogRecords.of(content, 0, starts, own.sizes, self.broker)
 
     def _records_at(self, offsets: IntArray) -> Iterator[LogRecords | DamagedRange]:
         # Bytes between the records are not scanned, so the second read of a job is cheap.
@@ -368,17 +367,19 @@ def files_of_times(files: Sequence[LogFile], least_ms: int, most_ms: int) -> lis
 
 def written_stop(file: LogFile) -> int:
     """Return a physical offset below which all records of a file start; zeros follow it."""
-    end, file_end = written_end(file), file.start + file.bytes
-    if not is_remote(file) or end in (file.start, file_end):
+    end, file_end = probed_end(file), file.start + file.bytes
+    if end in (file.start, file_end):
         return end
-    # The end of a remote file is a guess, which the record before the zeros proves.
+    # The end is a guess, which the record before the zeros proves.
     for tail_bytes in (_PROOF_BYTES, *_TAILS_BYTES):
         tail = _tail(file, end, tail_bytes)
         _, found = tail.scan(content=tail._content(0))
         if len(found.starts) and not found.damages:
             last_end = tail.start + int(found.starts[-1] + found.sizes[-1])
-            return last_end if last_end <= end else file_end
-    return file_end
+            if last_end <= end:
+                return last_end
+            break
+    return file_end if is_remote(file) else written_end(file)
 
 
 def _tail(file: LogFile, stop: int, tail_bytes: int) -> FilePartition:

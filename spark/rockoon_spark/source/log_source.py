@@ -274,12 +274,12 @@ class LogSource(Protocol):
 
 
 def in_batches(
-    buffer: NDArray[np.uint8], base: int, starts: IntArray, sizes: IntArray, broker: str
+    data: NDArray[np.uint8] | bytes, base: int, starts: IntArray, sizes: IntArray, broker: str
 ) -> Iterator[LogRecords]:
-    """Yield the records of a buffer in batches of BATCH_RECORDS; see `LogRecords.of`."""
+    """Yield the records of some bytes in batches of BATCH_RECORDS; see `LogRecords.of`."""
     for at in range(0, len(starts), BATCH_RECORDS):
         chosen = slice(at, at + BATCH_RECORDS)
-        yield LogRecords.of(buffer, base, starts[chosen], sizes[chosen], broker)
+        yield LogRecords.of(data, base, starts[chosen], sizes[chosen], broker)
 
 
 def report_loss(sentence: str, *, fails: bool) -> None:

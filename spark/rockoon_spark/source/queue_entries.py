@@ -5,7 +5,6 @@ if files are missing, or if the topics are much of the log, the log is read inst
 """
 
 from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,15 +16,16 @@ from rockoon_format.checkpoint import checkpoint_crc, decode_checkpoint
 from rockoon_format.consume_queue import ENTRY, ENTRY_BYTES, FILLER_SIZE, EntryArray
 from rockoon_format.frames import IntArray
 from rockoon_format.recovery_point import RECOVERY_POINT_FILE, RecoveryPoint, decode_newest_point
-from rockoon_spark.files import LogFile, is_remote, list_queues, read_bytes, read_small
+from rockoon_spark.files import LogFile, list_queues, read_small, reading
 from rockoon_spark.object_stores import child
 from rockoon_spark.records.columns import LogRecords, are_whole
 from rockoon_spark.records.selection import Selection
 
 # A read of at least this part of a log's messages reads the log: one record in so many.
 LOG_FRACTION = 4
-# Size of the reads in which the end of a queue's file is searched, if the file cannot be mapped.
+# The end of a queue's file is searched among every so many entries.
 _PROBE_ENTRIES = 64
+_AT_SIZE, _SIZE_BYTES = ENTRY.fields["size"][1], 4
 
 QueueFiles = Mapping[tuple[str, int], Sequence[LogFile]]
 """Files of each queue (topic, queue id), in order; `start` is the position in the queue."""
@@ -87,33 +87,33 @@ def listed_records(
     is_complete = len(queues) >= point.queue_count and {topic for topic, _ in own} == topics
     if not is_complete or not all(map(_is_contiguous, own.values())):
         return None
-    columns = defaultdict[str, list[IntArray]](list)
+    found: list[_Entries] = []
     left = max(point.entry_count - point.first_count, 0) // LOG_FRACTION
     for (topic, queue_id), files in own.items():
-        least, end = selection.offsets_of(topic, broker, queue_id)
+        bounds = selection.offsets_of(topic, broker, queue_id)
         for file in files:
-            found = _entries(file, least, end)
-            left -= len(found.entries)
+            found.append(_entries(file, queue_id, *bounds))
+            left -= len(found[-1].entries)
             if left < 0:
                 return None
-            entries = found.entries
-            if (entries["size"] <= 0).any() or (entries["offset"] < 0).any():
-                return None
-            starts = entries["offset"].astype(np.int64)
-            # An entry out of order is not the one of its message.
-            if (starts[1:] < starts[:-1]).any():
-                return None
-            kept = (starts >= log_start) & (starts < point.log_end)
-            kept &= entries["size"] != FILLER_SIZE
-            count = int(kept.sum())
-            columns["starts"].append(starts[kept])
-            columns["sizes"].append(entries["size"][kept].astype(np.int64))
-            columns["queue_ids"].append(np.full(count, queue_id, np.int64))
-            columns["queue_offsets"].append(found.first + np.flatnonzero(kept))
-    whole = {name: np.concatenate(parts) for name, parts in columns.items()}
-    order = np.argsort(whole["starts"], kind="stable")
-    sorted_columns = {name: column[order] for name, column in whole.items()}
-    return ListedRecords(topics, **sorted_columns), point.log_end
+    entries = np.concatenate([each.entries for each in found])
+    starts, sizes = (entries[name].astype(np.int64) for name in ("offset", "size"))
+    lengths = [len(each.entries) for each in found]
+    firsts = np.cumsum([0, *lengths[:-1]])
+    # An entry out of order is not the one of its message.
+    is_disordered = starts[1:] < starts[:-1]
+    is_disordered[firsts[(firsts > 0) & (firsts < len(starts))] - 1] = False
+    if is_disordered.any() or (sizes <= 0).any() or (starts < 0).any():
+        return None
+    queue_ids = np.repeat([each.queue_id for each in found], lengths)
+    queue_offsets = np.arange(len(starts)) + np.repeat(
+        [each.first - first for each, first in zip(found, firsts.tolist(), strict=True)], lengths
+    )
+    kept = (starts >= log_start) & (starts < point.log_end) & (sizes != FILLER_SIZE)
+    order = np.flatnonzero(kept)
+    order = order[np.argsort(starts[order], kind="stable")]
+    columns = (starts, sizes, queue_ids, queue_offsets)
+    return ListedRecords(topics, *(column[order] for column in columns)), point.log_end
 
 
 def _recovery_point(path: str) -> RecoveryPoint | None:
@@ -142,35 +142,30 @@ def _is_contiguous(files: Sequence[LogFile]) -> bool:
 class _Entries:
     """Consecutive entries of a queue."""
 
+    queue_id: int
     first: int
     """Queue offset of the first entry."""
     entries: EntryArray
 
 
-def _entries(file: LogFile, least: int, end: int) -> _Entries:
+def _entries(file: LogFile, queue_id: int, least: int, end: int) -> _Entries:
     """Return the written entries of a queue's file between two queue offsets."""
     base, count = file.start // ENTRY_BYTES, file.bytes // ENTRY_BYTES
     first, stop = max(least - base, 0), min(end - base, count)
     if first >= stop:
-        return _Entries(base, np.zeros(0, ENTRY))
-    if not is_remote(file):
-        # The file is mapped, so that a search costs no reads.
-        mapped = read_bytes(file.uri, 0, count * ENTRY_BYTES).view(ENTRY)
-        stop = min(stop, _written(mapped["size"]))
-        return _Entries(base + first, mapped[first : max(stop, first)])
-    if not _read_entries(file, stop - 1, stop)["size"].all():
-        probes = range(first, stop, _PROBE_ENTRIES)
-        # The first probe without a message is after the last one.
-        at = bisect_left(
-            probes, True, key=lambda at: not _read_entries(file, at, at + 1)["size"][0]
-        )
-        stop = min(stop, first + at * _PROBE_ENTRIES)
-    found = _read_entries(file, first, stop)
-    return _Entries(base + first, found[: _written(found["size"])])
+        return _Entries(queue_id, base, np.zeros(0, ENTRY))
+    with reading(file) as read:
 
+        def is_unwritten(at: int) -> bool:
+            return not any(read(_SIZE_BYTES, at * ENTRY_BYTES + _AT_SIZE))
 
-def _read_entries(file: LogFile, first: int, stop: int) -> EntryArray:
-    return read_bytes(file.uri, first * ENTRY_BYTES, stop * ENTRY_BYTES).view(ENTRY)
+        if is_unwritten(stop - 1):
+            probes = range(first, stop, _PROBE_ENTRIES)
+            # The first probe without a message is after the last one.
+            stop = min(stop, first + bisect_left(probes, True, key=is_unwritten) * _PROBE_ENTRIES)
+        content = read((stop - first) * ENTRY_BYTES, first * ENTRY_BYTES)
+    found = np.frombuffer(content, ENTRY)
+    return _Entries(queue_id, base + first, found[: _written(found["size"])])
 
 
 def _written(sizes: NDArray[np.int32]) -> int:

@@ -133,10 +133,9 @@ class QueuePartition:
 
     def _records(self, reply: PullReply) -> Iterator[LogRecords]:
         sizes = np.frombuffer(reply.record_lengths, "<u4").astype(np.int64)
-        frames = np.frombuffer(reply.frames, np.uint8)
         starts = np.cumsum(sizes) - sizes
         # base=0, because records of a queue are not contiguous in the log.
-        for records in in_batches(frames, 0, starts, sizes, self.range.queue.broker):
+        for records in in_batches(reply.frames, 0, starts, sizes, self.range.queue.broker):
             offsets = records.prefix("queue_offset")
             wanted = records.chosen(offsets < self.range.stop)
             if len(wanted):
