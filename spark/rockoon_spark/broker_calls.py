@@ -4,7 +4,8 @@ An `endpoint` is a `ClusterEndpoint`, or the addresses of the nameservers as tex
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -38,17 +39,36 @@ from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
 from rockoon_spark.endpoint import AnyEndpoint, connect, endpoint_of
 
 
-def broker_addresses(endpoint: AnyEndpoint) -> tuple[dict[str, str], dict[str, RockoonError]]:
-    """Return the addresses of the brokers in the routes, and the failure of each missing broker.
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """Topics and brokers of a cluster, as a nameserver reports them.
+
+    Args:
+        routes: the topics that this client may see, without internal ones.
+        addresses: of the brokers in the routes.
+        failures: of the brokers that have queues but no address.
+    """
+
+    routes: Sequence[TopicRoute]
+    addresses: Mapping[str, str]
+    failures: Mapping[str, RockoonError]
+
+
+def cluster_state(endpoint: AnyEndpoint) -> ClusterState:
+    """Return the current state of a cluster.
 
     Raises:
         RockoonError: no nameserver answers.
     """
+
+    async def state(connection: rockoon.Cluster) -> ClusterState:
+        routes = await connection.admin.list_topics(include_system=True)
+        missing = await missing_brokers(connection, routes)
+        addresses, unreachable = await _addresses(connection)
+        return ClusterState(routes, addresses, {**missing, **unreachable})
+
     with connect(endpoint) as cluster:
-        connection = cluster.asyncio
-        failures: dict[str, RockoonError] = dict(cluster.call(missing_brokers(connection)))
-        addresses, unreachable = cluster.call(_addresses(connection))
-    return addresses, failures | unreachable
+        return cluster.call(state(cluster.asyncio))
 
 
 def live_addresses(endpoint: AnyEndpoint) -> dict[str, str]:
@@ -74,16 +94,6 @@ def address_now(endpoint: AnyEndpoint, broker: str, seconds_max: float) -> str |
             return cluster.call(_addresses(cluster.asyncio))[0].get(broker)
     except RockoonError:
         return None
-
-
-def topic_routes(endpoint: AnyEndpoint) -> Sequence[TopicRoute]:
-    """Return the topics of the cluster that this client may see, without internal topics.
-
-    Raises:
-        RockoonError: no nameserver answers.
-    """
-    with connect(endpoint) as cluster:
-        return cluster.call(cluster.asyncio.admin.list_topics(include_system=True))
 
 
 async def _addresses(

@@ -216,15 +216,21 @@ def live_brokers(cluster: "Connection") -> list[str]:
     return sorted(node.name for node in cluster.routes.nodes if node.kind == nameserver_pb.BROKER)
 
 
-async def missing_brokers(cluster: "Connection") -> dict[str, BrokerUnavailable]:
+async def missing_brokers(
+    cluster: "Connection", routes: Iterable[TopicRoute] | None = None
+) -> dict[str, BrokerUnavailable]:
     """Return the brokers that have queues but are not in the routes, each with its error.
 
     While a broker is away, a search cannot conclude that a message does not exist.
 
+    Args:
+        routes: all topics, also those that Rockoon creates; None to ask a nameserver.
+
     Raises:
         RockoonError: no nameserver answers.
     """
-    routes = await list_topics(cluster, include_system=True)
+    if routes is None:
+        routes = await list_topics(cluster, include_system=True)
     with_queues = {queue.broker for route in routes for queue in route.queues}
     missing = sorted(with_queues.difference(live_brokers(cluster)))
     return {broker: BrokerUnavailable(broker=broker) for broker in missing}

@@ -15,11 +15,11 @@ from rockoon.errors import LogTrimmed, NotPermitted, RockoonError
 from rockoon_proto.v1.broker_pb2 import ReadLogReply, ReadLogRequest
 from rockoon_spark.broker_calls import (
     PLAN_RETRY_SECONDS,
+    ClusterState,
     LogClient,
-    broker_addresses,
+    cluster_state,
     is_unreachable,
     live_addresses,
-    topic_routes,
 )
 from rockoon_spark.endpoint import AnyEndpoint
 from rockoon_spark.generations.broker_generation import current_generation
@@ -28,6 +28,7 @@ from rockoon_spark.records.record_run import LogBroken
 from rockoon_spark.records.selection import EVERYTHING, Coverage, Range, Selection
 from rockoon_spark.source.broker_partition import BrokerPartition, records_of
 from rockoon_spark.source.log_source import (
+    CheckQueues,
     ExistingQueues,
     LastRecord,
     LogPartition,
@@ -68,7 +69,9 @@ class LiveCluster:
     compacted: bool = False
     broker: str | None = None
 
-    def partitions(self, selection: Selection, split_bytes: int) -> Sequence[LogPartition]:
+    def partitions(
+        self, selection: Selection, split_bytes: int, check: CheckQueues | None = None
+    ) -> Sequence[LogPartition]:
         """Divide the logs of the brokers into partitions; see `LogSource`.
 
         Raises:
@@ -78,22 +81,19 @@ class LiveCluster:
             RockoonError: no nameserver answers.
             GenerationReplaced: a broker replaced its generation during each attempt.
         """
-
-        topics = self._topics(selection)
+        state = cluster_state(self.endpoint)
+        if check is not None:
+            check(existing_queues(state.routes))
+        topics = SelectedTopics.of(state.routes, selection) if selection.narrows_topics else None
 
         def of_broker(broker: str, address: str) -> Sequence[LogPartition]:
             return self.partitions_of(broker, address, selection, split_bytes, topics)
 
-        found = self._of_brokers(selection, of_broker)
+        found = self._of_brokers(state, selection, of_broker)
         return [partition for own in found for partition in own]
 
-    def _topics(self, selection: Selection) -> SelectedTopics | None:
-        if not selection.narrows_topics:
-            return None
-        return SelectedTopics.of(topic_routes(self.endpoint), selection)
-
     def _of_brokers(
-        self, selection: Selection, of_broker: Callable[[str, str], Found]
+        self, state: ClusterState, selection: Selection, of_broker: Callable[[str, str], Found]
     ) -> list[Found]:
         """Call `of_broker` with the name and address of each selected broker.
 
@@ -103,12 +103,14 @@ class LiveCluster:
         if self.broker is not None:
             selection = selection.among("broker", frozenset({self.broker}))
         found: list[Found] = []
-        addresses, failures = broker_addresses(self.endpoint)
-        unknown = selection.one_of.get("broker", frozenset()) - addresses.keys() - failures.keys()
+        named = selection.one_of.get("broker", frozenset())
+        unknown = named - state.addresses.keys() - state.failures.keys()
         if unknown:
             raise BrokerAway(f"the cluster at {self.endpoint} has no broker {min(unknown)!r}")
-        failures = {name: each for name, each in failures.items() if selection.wants_broker(name)}
-        for broker, address in addresses.items():
+        failures = {
+            name: each for name, each in state.failures.items() if selection.wants_broker(name)
+        }
+        for broker, address in state.addresses.items():
             if not selection.wants_broker(broker):
                 continue
             try:
@@ -242,7 +244,7 @@ class LiveCluster:
         Raises:
             RockoonError: no nameserver answers.
         """
-        return existing_queues(topic_routes(self.endpoint))
+        return existing_queues(cluster_state(self.endpoint).routes)
 
     def log(self) -> "BrokerLog":
         broker, address = self._only_broker()
@@ -252,7 +254,7 @@ class LiveCluster:
             raise LogBroken(f"broker {broker!r} cannot be read: {error}") from error
 
     def logs(self) -> "Sequence[BrokerLog]":
-        found = self._of_brokers(EVERYTHING, self._log_of)
+        found = self._of_brokers(cluster_state(self.endpoint), EVERYTHING, self._log_of)
         return [log for log in found if log.end > log.start]
 
     def _log_of(self, broker: str, address: str) -> "BrokerLog":

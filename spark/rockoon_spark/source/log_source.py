@@ -241,10 +241,17 @@ def existing_queues(routes: Iterable[TopicRoute]) -> ExistingQueues:
     return ExistingQueues(frozenset(topics), frozenset(queues))
 
 
+CheckQueues = Callable[[ExistingQueues | None], None]
+"""Type of a function that checks names against the topics and queues that exist, or None if these
+are not known; it may raise."""
+
+
 class LogSource(Protocol):
     """The logs of one broker or of several. Can be pickled."""
 
-    def partitions(self, selection: Selection, split_bytes: int) -> Sequence[LogPartition]:
+    def partitions(
+        self, selection: Selection, split_bytes: int, check: CheckQueues | None = None
+    ) -> Sequence[LogPartition]:
         """Divide the current logs and generations into partitions.
 
         Partitions that cannot contain a selected record may be omitted.
@@ -252,6 +259,7 @@ class LogSource(Protocol):
         Args:
             selection: the records to read.
             split_bytes: maximum size of a partition.
+            check: called once, before any log is read.
         """
 
     def existing(self) -> ExistingQueues | None:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import PurePath
 
 import pyarrow as pa
@@ -118,9 +119,9 @@ class SourceOptions:
         """
         if self.selection.is_empty:
             return []
-        if self.topics or any(self.bounded.values()):
-            _refuse_absent(self, self.source.existing())
-        return self.source.partitions(self.selection, self.split_bytes)
+        has_names = self.topics or any(self.bounded.values())
+        check = partial(_refuse_absent, self) if has_names else None
+        return self.source.partitions(self.selection, self.split_bytes, check)
 
     def rows(self, partition: LogPartition) -> Iterator[pa.RecordBatch]:
         """Read the rows of a partition.

@@ -22,6 +22,7 @@ from rockoon_spark.source.file_partition import (
 )
 from rockoon_spark.source.log_source import (
     SPLIT_BYTES,
+    CheckQueues,
     ContiguousLog,
     ExistingQueues,
     LastRecord,
@@ -49,13 +50,17 @@ class StoreDirectory:
     compacted: bool = False
     fails_on_data_loss: bool = True
 
-    def partitions(self, selection: Selection, split_bytes: int) -> Sequence[LogPartition]:
+    def partitions(
+        self, selection: Selection, split_bytes: int, check: CheckQueues | None = None
+    ) -> Sequence[LogPartition]:
         """Divide the log of the store into partitions; see `LogSource`.
 
         Raises:
             StoreReadError: this is not a store, a file is missing, or the generation is damaged.
             GenerationReplaced: the broker replaced its generation during each attempt.
         """
+        if check is not None:
+            check(self.existing())
 
         def current() -> CurrentGeneration | None:
             return current_generation(self.path, self.broker) if self.compacted else None
