@@ -3,8 +3,10 @@
 An `endpoint` is a `ClusterEndpoint`, or the addresses of the nameservers as text.
 """
 
+import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from operator import attrgetter
 from types import TracebackType
@@ -12,9 +14,10 @@ from typing import Any, Generic, Self, TypeVar
 
 import grpc
 
-import rockoon
-from rockoon.admin.reads import live_brokers, missing_brokers
+from rockoon.admin.reads import list_topics, live_brokers, missing_brokers
 from rockoon.errors import BrokerUnavailable, NotLeader, RockoonError, TimedOut
+from rockoon.net.addresses import parse_addresses
+from rockoon.net.connection import CONNECT_SECONDS_MAX, Connection
 from rockoon.net.routes import TopicRoute
 from rockoon_core.clock import Backoff
 from rockoon_core.failed_call import ENDED_AT_ONCE, from_rpc_error
@@ -36,7 +39,9 @@ from rockoon_proto.v1.broker_pb2 import (
     SearchOffsetRequest,
 )
 from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
-from rockoon_spark.endpoint import AnyEndpoint, connect, endpoint_of
+from rockoon_spark.endpoint import AnyEndpoint, endpoint_of
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +66,13 @@ def cluster_state(endpoint: AnyEndpoint) -> ClusterState:
         RockoonError: no nameserver answers.
     """
 
-    async def state(connection: rockoon.Cluster) -> ClusterState:
-        routes = await connection.admin.list_topics(include_system=True)
+    async def state(connection: Connection) -> ClusterState:
+        routes = await list_topics(connection, include_system=True)
         missing = await missing_brokers(connection, routes)
-        addresses, unreachable = await _addresses(connection)
+        addresses, unreachable = _addresses(connection)
         return ClusterState(routes, addresses, {**missing, **unreachable})
 
-    with connect(endpoint) as cluster:
-        return cluster.call(state(cluster.asyncio))
+    return _asked(endpoint, state)
 
 
 def live_addresses(endpoint: AnyEndpoint) -> dict[str, str]:
@@ -77,8 +81,7 @@ def live_addresses(endpoint: AnyEndpoint) -> dict[str, str]:
     Raises:
         RockoonError: no nameserver answers, or a broker cannot be reached from here.
     """
-    with connect(endpoint) as cluster:
-        addresses, unreachable = cluster.call(_addresses(cluster.asyncio))
+    addresses, unreachable = _asked(endpoint, _addresses_of)
     for failure in unreachable.values():
         raise failure
     return addresses
@@ -90,16 +93,46 @@ def address_now(endpoint: AnyEndpoint, broker: str, seconds_max: float) -> str |
     `seconds_max`: time limit for the connection to the nameservers.
     """
     try:
-        with connect(endpoint, connect_seconds_max=seconds_max) as cluster:
-            return cluster.call(_addresses(cluster.asyncio))[0].get(broker)
+        return _asked(endpoint, _addresses_of, seconds_max)[0].get(broker)
     except RockoonError:
         return None
 
 
-async def _addresses(
-    connection: rockoon.Cluster,
-) -> tuple[dict[str, str], dict[str, RockoonError]]:
-    # A coroutine, because only the event loop's thread may read and change routes.
+def _asked(
+    endpoint: AnyEndpoint,
+    ask: Callable[[Connection], Awaitable[Answer]],
+    connect_seconds_max: float = CONNECT_SECONDS_MAX,
+) -> Answer:
+    """Return the answer of a coroutine that uses a new connection to a cluster.
+
+    Raises:
+        RockoonError: no nameserver answers, or the answer is an error.
+    """
+    to = endpoint_of(endpoint)
+
+    async def answer() -> Answer:
+        async with Connection(
+            parse_addresses(to.nameservers),
+            connect_seconds_max=connect_seconds_max,
+            tls=to.tls,
+            access=to.access,
+        ) as connection:
+            return await ask(connection)
+
+    # The caller's thread may run an event loop, for example in a notebook.
+    with ThreadPoolExecutor(1, "rockoon-plan") as thread:
+        return thread.submit(asyncio.run, answer()).result()
+
+
+Addresses = tuple[dict[str, str], dict[str, RockoonError]]
+"""Address of each broker in the routes, and the error of each without an address."""
+
+
+async def _addresses_of(connection: Connection) -> Addresses:
+    return _addresses(connection)
+
+
+def _addresses(connection: Connection) -> Addresses:
     addresses: dict[str, str] = {}
     unreachable: dict[str, RockoonError] = {}
     for name in live_brokers(connection):

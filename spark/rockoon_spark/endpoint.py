@@ -1,13 +1,15 @@
 """Address of a cluster, with the TLS files and the access key of connections to it."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import rockoon.sync
 from rockoon.net import tls as net_tls
 from rockoon.net.access import AccessKey
 from rockoon.net.tls import Tls
 from rockoon_core.channels import Dialer
+
+if TYPE_CHECKING:
+    import rockoon.sync
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +49,15 @@ def endpoint_of(endpoint: AnyEndpoint) -> ClusterEndpoint:
     return endpoint if isinstance(endpoint, ClusterEndpoint) else ClusterEndpoint(endpoint)
 
 
-def connect(endpoint: AnyEndpoint, **settings: Any) -> rockoon.sync.Cluster:
+def connect(endpoint: AnyEndpoint, **settings: Any) -> "rockoon.sync.Cluster":
     """Return a blocking connection to a cluster; see `rockoon.sync.connect`.
 
     Args:
         endpoint: of the cluster.
         settings: further arguments of `rockoon.sync.connect`.
     """
+    # Its import costs more than the plan of a batch read, which does not need it.
+    import rockoon.sync
+
     to = endpoint_of(endpoint)
     return rockoon.sync.connect(to.nameservers, tls=to.tls, access=to.access, **settings)

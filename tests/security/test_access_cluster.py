@@ -49,8 +49,8 @@ from rockoon_proto.v1.offset_pb2 import (
     ResetTarget,
 )
 from rockoon_spark.broker_calls import LogClient
-from rockoon_spark.source.data_source import LogReader
 from rockoon_spark.source.live_cluster import LogUnreadable
+from rockoon_spark.source.log_reader import LogReader
 from rockoon_spark.source.options import OptionError, SourceOptions
 from support.command_forks import CommandForks
 from support.pull_stream import StreamReader, reading

@@ -13,7 +13,7 @@ from rockoon_spark.export.rows import ExportError, TopicChoice
 from rockoon_spark.export.target import ExportManifest, ExportTarget
 from rockoon_spark.jobs.export import _check_topics
 from rockoon_spark.records.selection import Selection
-from rockoon_spark.source.data_source import LogReader
+from rockoon_spark.source.log_reader import LogReader
 from rockoon_spark.source.option_table import OptionError
 from rockoon_spark.source.options import SourceOptions
 from rockoon_spark.stream.cluster import StreamCluster

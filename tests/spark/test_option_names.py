@@ -1,13 +1,18 @@
 """Options of reads, streams and writes: their names, values and errors. Without Spark."""
 
+import ast
 import pickle
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from rockoon_core.signature import new_secret
-from rockoon_spark.records.columns import COLUMNS
+from rockoon_spark.records.columns import COLUMNS, arrow_schema
 from rockoon_spark.records.selection import Range
 from rockoon_spark.sink import WriteOptions
 from rockoon_spark.source.data_source import RockoonDataSource
@@ -42,6 +47,24 @@ def test_names_of_kafkas_source_mean_the_same_in_any_case() -> None:
         assert [topic for topic in ("orders-7", "orders-7x", "orders") if wants(topic)] == [
             "orders-7"
         ]
+
+
+def test_the_schema_has_the_columns_and_needs_no_import_of_the_reader() -> None:
+    """Spark starts a process for the schema of each read."""
+    found = RockoonDataSource({}).schema()
+    assert found == from_arrow_schema(arrow_schema(list(COLUMNS)))
+    script = """
+        import sys
+        import pyspark.sql.datasource
+        before = set(sys.modules)
+        from pyspark_rockoon import DefaultSource
+        DefaultSource({"endpoint": "127.0.0.1:9876", "columns": "queue,body"}).schema()
+        print(sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    heavy = {"numpy", "pyarrow", "grpc", "google", "asyncio"}
+    assert not heavy & set(ast.literal_eval(done.stdout))
 
 
 def test_assigned_queues_are_the_only_ones_of_their_topics() -> None:

@@ -21,7 +21,8 @@ from rockoon_format.batch import decode_columns
 from rockoon_format.config_json import TopicConfig, TopicConfigs, write_topics
 from rockoon_spark.files import StoreReadError
 from rockoon_spark.records.columns import COLUMNS
-from rockoon_spark.source.data_source import LogReader, RockoonDataSource
+from rockoon_spark.source.data_source import RockoonDataSource
+from rockoon_spark.source.log_reader import LogReader
 from rockoon_spark.source.option_table import OptionError
 from rockoon_spark.source.options import DamagedLog, SourceOptions
 from support import golden_store

@@ -60,23 +60,52 @@ Streams are described in `rockoon_spark.stream.reader`, writing in `rockoon_spar
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from rockoon_core.valid_text import redacted
-from rockoon_spark.sink import MessageStreamWriter, MessageWriter, WriteOptions
-from rockoon_spark.source.input_partition import LogInputPartition
+from rockoon_spark.source.column_names import columns_of
 from rockoon_spark.source.option_table import SECRETS, OptionError, is_of_table, of_table
-from rockoon_spark.source.options import SourceOptions, schema_of
-from rockoon_spark.stream.reader import QueueStreamReader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rockoon_spark.sink import MessageStreamWriter, MessageWriter
+    from rockoon_spark.source.log_reader import LogReader
+    from rockoon_spark.stream.reader import QueueStreamReader
+
+_INTS = frozenset({"queue", "reconsume_times", "flag", "sys_flag", "size"})
+_LONGS = frozenset({"queue_offset", "physical_offset", "prepared_offset"})
+_TYPES: Mapping[str, DataType] = {
+    **dict.fromkeys(_INTS, IntegerType()),
+    **dict.fromkeys(_LONGS, LongType()),
+    "born_time": TimestampType(),
+    "store_time": TimestampType(),
+    "body": BinaryType(),
+    "properties": MapType(StringType(), StringType()),
+}
+"""Types of the columns that are not texts."""
 
 
 class RockoonDataSource(DataSource):
-    """The data source that is registered with Spark; see the module."""
+    """The data source that is registered with Spark; see the module.
+
+    Spark starts a Python process for the schema of each `load()`, and another one for the plan, so
+    this module imports only what the schema needs: imports cost more than a read of a small topic.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -85,21 +114,31 @@ class RockoonDataSource(DataSource):
     def schema(self) -> StructType:
         # Batch and stream have other options; Spark does not pass which one is meant here, so the
         # other options are checked later.
-        schema = from_arrow_schema(schema_of(of_table(self.options)))
+        names = columns_of(of_table(self.options))
+        schema = StructType([StructField(name, _TYPES.get(name, StringType())) for name in names])
         return _with_options(schema, self.options) if is_of_table(self.options) else schema
 
     def reader(self, schema: StructType) -> "LogReader":
+        from rockoon_spark.source.log_reader import LogReader
+        from rockoon_spark.source.options import SourceOptions
+
         return LogReader(SourceOptions.parse(_restored(self.options, schema), _arrow(schema)))
 
-    def streamReader(self, schema: StructType) -> QueueStreamReader:
+    def streamReader(self, schema: StructType) -> "QueueStreamReader":
+        from rockoon_spark.stream.reader import QueueStreamReader
+
         return QueueStreamReader(_restored(self.options, schema), _arrow(schema))
 
-    def writer(self, schema: StructType, overwrite: bool) -> MessageWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> "MessageWriter":
+        from rockoon_spark.sink import MessageWriter, WriteOptions
+
         if overwrite:
             raise OptionError('messages are added to a topic, never replaced: use mode("append")')
         return MessageWriter(WriteOptions.parse(self.options, schema))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> MessageStreamWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "MessageStreamWriter":
+        from rockoon_spark.sink import MessageStreamWriter, WriteOptions
+
         if overwrite:
             raise OptionError(
                 'messages are added to a topic, never replaced: use outputMode("append")'
@@ -150,26 +189,8 @@ def _restored(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
     return found
 
 
-def _arrow(schema: StructType) -> pa.Schema:
+def _arrow(schema: StructType) -> "pa.Schema":
     """Convert a schema as Spark does when it checks rows."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
     return to_arrow_schema(schema, timezone="UTC")
-
-
-class LogReader(DataSourceReader):
-    """Plans a read of logs, and reads its partitions in tasks.
-
-    It must not define `pushFilters`: Spark 4.1 to 4.3 reuse the plan of a query with a condition
-    for other queries of the DataFrame, which then miss rows. It would also need a setting that is
-    off by default in sessions of users.
-    """
-
-    def __init__(self, options: SourceOptions) -> None:
-        self._options = options
-
-    def partitions(self) -> Sequence[InputPartition]:
-        return [LogInputPartition(partition) for partition in self._options.partitions()]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Spark creates a partition of another class if there are no partitions.
-        if isinstance(partition, LogInputPartition):
-            yield from self._options.rows(partition.partition)

@@ -193,3 +193,15 @@ def nearest(name: str, known: Iterable[str]) -> str:
     by_lower = {each.lower(): each for each in known}
     found = get_close_matches(name.lower(), by_lower, n=1)
     return f"; did you mean {by_lower[found[0]]!r}?" if found else ""
+
+
+def one_of(given: Mapping[str, str], name: str, default: str, other: str) -> str:
+    """Return the value of an option that has two possible values.
+
+    Raises:
+        OptionError: it has another value.
+    """
+    chosen = given.get(name.lower(), default)
+    if chosen.lower() not in (default, other):
+        raise OptionError(f"option {name}: {chosen!r} is neither {default} nor {other}")
+    return chosen.lower()

@@ -28,6 +28,7 @@ from rockoon_spark.records.selection import (
     Range,
     Selection,
 )
+from rockoon_spark.source.column_names import columns_of
 from rockoon_spark.source.live_cluster import LiveCluster
 from rockoon_spark.source.log_source import (
     SPLIT_BYTES,
@@ -46,6 +47,7 @@ from rockoon_spark.source.option_table import (
     Use,
     given_options,
     nearest,
+    one_of,
 )
 from rockoon_spark.source.store_directory import StoreDirectory
 
@@ -214,18 +216,6 @@ def endpoint_of(given: Mapping[str, str]) -> ClusterEndpoint:
     return endpoint
 
 
-def one_of(given: Mapping[str, str], name: str, default: str, other: str) -> str:
-    """Return the value of an option that has two possible values.
-
-    Raises:
-        OptionError: it has another value.
-    """
-    chosen = given.get(name.lower(), default)
-    if chosen.lower() not in (default, other):
-        raise OptionError(f"option {name}: {chosen!r} is neither {default} nor {other}")
-    return chosen.lower()
-
-
 def schema_of(given: Mapping[str, str], schema: pa.Schema | None = None) -> pa.Schema:
     """Return the schema of the rows: the one that Spark passes, or the columns of the options.
 
@@ -252,33 +242,6 @@ def schema_of(given: Mapping[str, str], schema: pa.Schema | None = None) -> pa.S
     if len(set(schema.names)) < len(schema.names) or not schema.names:
         raise OptionError(f"the schema has no column, or one twice: {', '.join(schema.names)}")
     return schema
-
-
-def columns_of(given: Mapping[str, str]) -> tuple[str, ...]:
-    """Parse options columns and includeHeaders; all columns if neither is set.
-
-    Raises:
-        OptionError: a column is unknown or named twice, or the options contradict each other.
-    """
-    text = given.get("columns", ",".join(COLUMNS))
-    names = tuple(name.strip() for name in text.split(","))
-    wrong = [name for name in names if name not in COLUMNS]
-    if wrong or len(set(names)) < len(names):
-        hint = nearest(wrong[0], COLUMNS) if wrong else ""
-        raise OptionError(
-            f"option columns: {', '.join(wrong) or text}: choose from {', '.join(COLUMNS)}{hint}"
-        )
-    if "includeheaders" not in given:
-        return names
-    if one_of(given, "includeHeaders", "false", "true") == "true":
-        return names if _HEADERS in names else (*names, _HEADERS)
-    if "columns" in given and _HEADERS in names:
-        raise OptionError(f"option includeHeaders=false contradicts column {_HEADERS}")
-    return tuple(name for name in names if name != _HEADERS)
-
-
-# Column with the counterpart of Kafka's headers.
-_HEADERS = "properties"
 
 
 def named_topics(given: Mapping[str, str]) -> Mapping[str, str]:

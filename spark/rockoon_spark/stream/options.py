@@ -9,12 +9,11 @@ import pyarrow as pa
 from rockoon.offsets.start import ConsumeFrom
 from rockoon_spark.endpoint import ClusterEndpoint
 from rockoon_spark.records.selection import QueueKey, Selection
-from rockoon_spark.source.option_table import OptionError, Use, given_options
+from rockoon_spark.source.option_table import OptionError, Use, given_options, one_of
 from rockoon_spark.source.options import (
     endpoint_of,
     named_topics,
     offsets_of,
-    one_of,
     schema_of,
     time_us_of,
     times_of,
