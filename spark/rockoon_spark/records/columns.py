@@ -122,6 +122,9 @@ class LogRecords:
 
     def prefix(self, name: str) -> IntArray:
         """Return a field of the fixed-length prefix of each record, int64[n]."""
+        found = None if self.window is None else self.window.prefix(name)
+        if found is not None:
+            return found
         column: IntArray = self.parts.prefix[name].astype(np.int64)
         return column
 

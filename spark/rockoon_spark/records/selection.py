@@ -2,7 +2,7 @@
 that covers them."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from types import MappingProxyType
@@ -30,24 +30,26 @@ RANGED: Mapping[str, Callable[[LogRecords], IntArray]] = {
 }
 
 
-def _tags(records: LogRecords) -> tuple[list[bytes], NDArray[np.integer[Any]]]:
-    encoded = records.properties.values(PROPERTY_TAGS).cast(pa.binary()).dictionary_encode()
-    codes = encoded.indices
-    return encoded.dictionary.to_pylist(), integers_of(codes.fill_null(-1))
+Named = tuple[Sequence[bytes | None], NDArray[np.integer[Any]]]
+"""The distinct values of a column, and the index of each record's value, int[n]."""
 
 
-def _broker(records: LogRecords) -> tuple[list[bytes], NDArray[np.integer[Any]]]:
+def _tags(records: LogRecords) -> Named:
+    values = records.properties.values(PROPERTY_TAGS).cast(pa.binary())
+    encoded = values.dictionary_encode(null_encoding="encode")
+    return encoded.dictionary.to_pylist(), integers_of(encoded.indices)
+
+
+def _broker(records: LogRecords) -> Named:
     return [records.broker.encode()], np.zeros(len(records), np.int32)
 
 
-NAMED: Mapping[str, Callable[[LogRecords], tuple[list[bytes], NDArray[np.integer[Any]]]]] = {
+NAMED: Mapping[str, Callable[[LogRecords], Named]] = {
     "topic": lambda records: records.topics,
     "tags": _tags,
     "broker": _broker,
 }
-"""Text columns that can be selected by a set of values: the distinct values, and the index of each
-record's value, -1 for null.
-"""
+"""Text columns that can be selected by a set of values."""
 
 QueueKey = tuple[str, str, int]
 """Key of a queue: topic, broker and queue id. An empty broker means all brokers without their own
@@ -242,12 +244,13 @@ def _bound(
 
 
 def _is_one_of(
-    values: list[bytes], codes: NDArray[np.integer[Any]], is_wanted: Callable[[str], bool]
+    values: Sequence[bytes | None],
+    codes: NDArray[np.integer[Any]],
+    is_wanted: Callable[[str], bool],
 ) -> Mask:
-    """Return a mask of the records whose value meets a predicate; see `NAMED`."""
-    good = [is_wanted(raw.decode(errors="replace")) for raw in values]
-    # The last one is for null.
-    found: Mask = np.array([*good, False], np.bool_)[codes]
+    """Return a mask of the records whose value meets a predicate; False for null."""
+    good = [raw is not None and is_wanted(raw.decode(errors="replace")) for raw in values]
+    found: Mask = np.array(good, np.bool_)[codes]
     return found
 
 

@@ -50,6 +50,12 @@ _FIELDS: Mapping[str, tuple[int, pa.DataType]] = {
     "size": (11, pa.int32()),
 }
 _START, _SIZE, _TOPIC = 0, 1, 12
+# Fields of the prefix, as `rockoon_format.frames.PREFIX` names them.
+_PREFIX: Mapping[str, tuple[int, type[np.integer[Any]]]] = {
+    "physical_offset": (2, np.int64),
+    "queue_offset": (3, np.int64),
+    "queue_id": (7, np.int32),
+}
 _PROPERTIES = {
     "keys": PROPERTY_KEYS.encode(),
     "tags": PROPERTY_TAGS.encode(),
@@ -109,6 +115,14 @@ class RecordWindow:
     def topics(self) -> tuple[list[bytes], NDArray[np.int32]]:
         """Return the distinct topics, and the index of each record's topic, int32[n]."""
         return self._native.topics(), np.frombuffer(self._native.field(_TOPIC), np.int32)
+
+    def prefix(self, name: str) -> IntArray | None:
+        """Return a field of the fixed-length prefix of each record, int64[n]; None: use
+        `columns`."""
+        if name not in _PREFIX:
+            return None
+        number, dtype = _PREFIX[name]
+        return np.frombuffer(self._native.field(number), dtype).astype(np.int64, copy=False)
 
     def sys_flags(self) -> NDArray[np.int32]:
         """System flags of each record, int32[n]."""

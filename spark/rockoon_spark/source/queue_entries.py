@@ -25,7 +25,8 @@ from rockoon_spark.records.selection import Selection
 LOG_FRACTION = 4
 # The end of a queue's file is searched among every so many entries.
 _PROBE_ENTRIES = 64
-_AT_SIZE, _SIZE_BYTES = ENTRY.fields["size"][1], 4
+# Position and length of an entry's size, which is 0 if the entry is not written.
+_AT_SIZE, _SIZE_BYTES = 8, 4
 
 QueueFiles = Mapping[tuple[str, int], Sequence[LogFile]]
 """Files of each queue (topic, queue id), in order; `start` is the position in the queue."""
