@@ -69,6 +69,18 @@ async def test_an_old_queue_is_read_by_the_policy_of_the_group_or_else_of_the_re
         assert told(await cluster.start_of(policy=policy)) == expected
 
 
+@pytest.mark.parametrize("rule", [ns.EXACT, ns.CLASSIC])
+async def test_only_the_classic_rule_asks_brokers_for_more_than_the_ends(
+    cluster: Cluster, rule: Any
+) -> None:
+    """Ends of 10,000 queues are cheap; what is in memory is not."""
+    await cluster.set_group(new_queue_rule=rule)
+    cluster.broker.queue(TOPIC).append(10)
+    await cluster.resolve(0, 1, policy=FIRST)
+    assert cluster.broker.status_calls == 1
+    assert cluster.broker.full_status_calls == (rule == ns.CLASSIC)
+
+
 async def test_the_group_s_policy_wins_over_the_reader_s(cluster: Cluster) -> None:
     cluster.broker.queue(TOPIC).append(10)
     await cluster.set_group(start_policy=ns.StartPolicy(consume_from=ns.CONSUME_FROM_LAST))

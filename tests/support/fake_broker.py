@@ -54,6 +54,8 @@ class FakeBroker(BrokerServicer):
         self.queues: dict[tuple[str, int], FakeQueue] = {}
         self.now_ms = 10_000
         self.status_calls = 0
+        # Those that ask for more than the ends of the queues.
+        self.full_status_calls = 0
         self.listen = "127.0.0.1:0"
         self._server: GrpcServer | None = None
         # While it is clear, calls get no answer.
@@ -99,8 +101,11 @@ class FakeBroker(BrokerServicer):
     ) -> pb.QueueStatusReply:
         check_bulk(request.queues)
         self.status_calls += 1
+        self.full_status_calls += not request.offsets_only
         await self.answering.wait()
         states = list(map(self._state, request.queues))
+        for state in states if request.offsets_only else ():
+            state.ClearField("first_in_memory_by_distance")
         for state, offset in zip(states, request.offsets, strict=False):
             self._tell_fate(state, offset)
         reply = pb.QueueStatusReply(queues=states, as_of_ms=self.now_ms)

@@ -363,8 +363,14 @@ class Resolver:
                 answers[queue] = reason
                 continue
             asked[queue] = ProgressBefore(self._store.ledger.stored(group, queue), create_revision)
+        rules = {
+            topic: rules_from_wire(each.group.config, reader, self._cluster_rule)
+            for topic, each in subscribed.items()
+        }
+        # Only this rule needs to know whether the first message of a queue is in memory.
+        offsets_only = all(each.rule is not NewQueueRule.CLASSIC for each in rules.values())
         facts: dict[MessageQueue, Facts] = {}
-        for queue, state in (await self._states(asked)).items():
+        for queue, state in (await self._states(asked, offsets_only=offsets_only)).items():
             if isinstance(state, RockoonError):
                 answers[queue] = state
                 continue
@@ -374,7 +380,7 @@ class Resolver:
                 state=state,
                 create_revision=asked[queue].create_revision,
                 subscription_revision=subscription.revision,
-                rules=rules_from_wire(subscription.group.config, reader, self._cluster_rule),
+                rules=rules[queue.topic],
                 stored=asked[queue].stored,
                 who=f"member {member_of(group)}" if member_of(group) else "the group",
             )
@@ -395,10 +401,10 @@ class Resolver:
                 answers[queue] = answer
 
     async def _states(
-        self, asked: Mapping[MessageQueue, ProgressBefore]
+        self, asked: Mapping[MessageQueue, ProgressBefore], *, offsets_only: bool
     ) -> dict[MessageQueue, QueueState | RockoonError]:
         """Return the queues' ends, with the deletion reason where unread messages are missing."""
-        states = await self._brokers.queue_states(asked)
+        states = await self._brokers.queue_states(asked, offsets_only=offsets_only)
         lost: dict[MessageQueue, int] = {}
         for queue, state in states.items():
             stored = asked[queue].stored
