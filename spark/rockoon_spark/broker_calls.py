@@ -45,7 +45,7 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterState:
+class ClusterTopology:
     """Topics and brokers of a cluster, as a nameserver reports them.
 
     Args:
@@ -59,20 +59,20 @@ class ClusterState:
     failures: Mapping[str, RockoonError]
 
 
-def cluster_state(endpoint: AnyEndpoint) -> ClusterState:
-    """Return the current state of a cluster.
+def cluster_topology(endpoint: AnyEndpoint) -> ClusterTopology:
+    """Return the current topics and brokers of a cluster.
 
     Raises:
         RockoonError: no nameserver answers.
     """
 
-    async def state(connection: Connection) -> ClusterState:
+    async def topology(connection: Connection) -> ClusterTopology:
         routes = await list_topics(connection, include_system=True)
         missing = await missing_brokers(connection, routes)
         addresses, unreachable = _addresses(connection)
-        return ClusterState(routes, addresses, {**missing, **unreachable})
+        return ClusterTopology(routes, addresses, {**missing, **unreachable})
 
-    return _asked(endpoint, state)
+    return _asked(endpoint, topology)
 
 
 def live_addresses(endpoint: AnyEndpoint) -> dict[str, str]:

@@ -32,7 +32,7 @@ from rockoon_spark.broker_calls import (
     PLAN_RETRY_SECONDS,
     CompactionClient,
     address_now,
-    cluster_state,
+    cluster_topology,
 )
 from rockoon_spark.compaction.exchange import Exchange
 from rockoon_spark.compaction.plan import CompactionInput
@@ -252,10 +252,10 @@ def broker_targets(endpoint: str, broker: str | None = None) -> list[BrokerTarge
         CompactionError: a requested broker does not answer, or no nameserver does.
     """
     try:
-        state = cluster_state(endpoint)
+        topology = cluster_topology(endpoint)
     except RockoonError as error:
         raise CompactionError(f"the cluster at {endpoint} does not answer: {error}") from error
-    addresses, failures = state.addresses, state.failures
+    addresses, failures = topology.addresses, topology.failures
     if broker is not None:
         addresses = {name: address for name, address in addresses.items() if name == broker}
         failures = {name: failure for name, failure in failures.items() if name == broker}

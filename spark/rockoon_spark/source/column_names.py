@@ -1,4 +1,4 @@
-"""Names of the columns of `format("rockoon")`, and the options that choose some of them."""
+"""Names of the columns of `format("rockoon")`, and the options that choose columns."""
 
 from collections.abc import Mapping
 

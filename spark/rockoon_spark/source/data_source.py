@@ -104,7 +104,7 @@ class RockoonDataSource(DataSource):
     """The data source that is registered with Spark; see the module.
 
     Spark starts a Python process for the schema of each `load()`, and another one for the plan, so
-    this module imports only what the schema needs: imports cost more than a read of a small topic.
+    this module imports little: imports cost more than a read of a small topic.
     """
 
     @classmethod

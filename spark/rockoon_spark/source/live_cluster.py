@@ -15,9 +15,9 @@ from rockoon.errors import LogTrimmed, NotPermitted, RockoonError
 from rockoon_proto.v1.broker_pb2 import ReadLogReply, ReadLogRequest
 from rockoon_spark.broker_calls import (
     PLAN_RETRY_SECONDS,
-    ClusterState,
+    ClusterTopology,
     LogClient,
-    cluster_state,
+    cluster_topology,
     is_unreachable,
     live_addresses,
 )
@@ -81,19 +81,22 @@ class LiveCluster:
             RockoonError: no nameserver answers.
             GenerationReplaced: a broker replaced its generation during each attempt.
         """
-        state = cluster_state(self.endpoint)
+        topology = cluster_topology(self.endpoint)
         if check is not None:
-            check(existing_queues(state.routes))
-        topics = SelectedTopics.of(state.routes, selection) if selection.narrows_topics else None
+            check(existing_queues(topology.routes))
+        topics = SelectedTopics.of(topology.routes, selection) if selection.narrows_topics else None
 
         def of_broker(broker: str, address: str) -> Sequence[LogPartition]:
             return self.partitions_of(broker, address, selection, split_bytes, topics)
 
-        found = self._of_brokers(state, selection, of_broker)
+        found = self._of_brokers(topology, selection, of_broker)
         return [partition for own in found for partition in own]
 
     def _of_brokers(
-        self, state: ClusterState, selection: Selection, of_broker: Callable[[str, str], Found]
+        self,
+        topology: ClusterTopology,
+        selection: Selection,
+        of_broker: Callable[[str, str], Found],
     ) -> list[Found]:
         """Call `of_broker` with the name and address of each selected broker.
 
@@ -104,13 +107,13 @@ class LiveCluster:
             selection = selection.among("broker", frozenset({self.broker}))
         found: list[Found] = []
         named = selection.one_of.get("broker", frozenset())
-        unknown = named - state.addresses.keys() - state.failures.keys()
+        unknown = named - topology.addresses.keys() - topology.failures.keys()
         if unknown:
             raise BrokerAway(f"the cluster at {self.endpoint} has no broker {min(unknown)!r}")
         failures = {
-            name: each for name, each in state.failures.items() if selection.wants_broker(name)
+            name: each for name, each in topology.failures.items() if selection.wants_broker(name)
         }
-        for broker, address in state.addresses.items():
+        for broker, address in topology.addresses.items():
             if not selection.wants_broker(broker):
                 continue
             try:
@@ -244,7 +247,7 @@ class LiveCluster:
         Raises:
             RockoonError: no nameserver answers.
         """
-        return existing_queues(cluster_state(self.endpoint).routes)
+        return existing_queues(cluster_topology(self.endpoint).routes)
 
     def log(self) -> "BrokerLog":
         broker, address = self._only_broker()
@@ -254,7 +257,7 @@ class LiveCluster:
             raise LogBroken(f"broker {broker!r} cannot be read: {error}") from error
 
     def logs(self) -> "Sequence[BrokerLog]":
-        found = self._of_brokers(cluster_state(self.endpoint), EVERYTHING, self._log_of)
+        found = self._of_brokers(cluster_topology(self.endpoint), EVERYTHING, self._log_of)
         return [log for log in found if log.end > log.start]
 
     def _log_of(self, broker: str, address: str) -> "BrokerLog":

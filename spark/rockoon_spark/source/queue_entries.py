@@ -23,7 +23,7 @@ from rockoon_spark.records.selection import Selection
 
 # A read of at least this part of a log's messages reads the log: one record in so many.
 LOG_FRACTION = 4
-# The end of a queue's file is searched among every so many entries.
+# Distance of the entries among which the end of a queue's file is searched.
 _PROBE_ENTRIES = 64
 # Position and length of an entry's size, which is 0 if the entry is not written.
 _AT_SIZE, _SIZE_BYTES = 8, 4
