@@ -111,13 +111,14 @@ class LateClock(SystemClock):
         return super().now_ms() + self._ahead_ms
 
 
-def waiting_hours(port: int) -> float:
-    """How old the oldest message without a generation is, by the broker's metrics page."""
+def compaction_metrics(port: int) -> dict[str, float]:
+    """The broker's metrics of compaction, without the prefix of their names."""
     url = f"http://127.0.0.1:{port}/metrics"
     with urllib.request.urlopen(url, timeout=DEADLINE_SECONDS) as page:
         lines = page.read().decode().splitlines()
-    [line] = [each for each in lines if each.startswith("rockoon_compaction_waiting_seconds{")]
-    return float(line.rpartition(" ")[2]) / 3600
+    prefix = "rockoon_compaction_"
+    own = [line.removeprefix(prefix) for line in lines if line.startswith(prefix)]
+    return {line.partition("{")[0]: float(line.rpartition(" ")[2]) for line in own}
 
 
 async def test_a_metric_tells_how_long_the_oldest_message_waits_for_a_compaction(
@@ -132,9 +133,10 @@ async def test_a_metric_tells_how_long_the_oldest_message_waits_for_a_compaction
         clock = LateClock(hours)
         return running_broker(store, [nameserver.address], clock=clock, metrics_listen=listen)
 
-    async def waits(least: float, most: float) -> None:
-        await answered(
-            lambda: asyncio.to_thread(waiting_hours, port), lambda found: least <= found <= most
+    async def waits(least: float, most: float) -> dict[str, float]:
+        return await answered(
+            lambda: asyncio.to_thread(compaction_metrics, port),
+            lambda found: least <= found["waiting_seconds"] / 3600 <= most,
         )
 
     async with running(0) as broker:
@@ -145,12 +147,16 @@ async def test_a_metric_tells_how_long_the_oldest_message_waits_for_a_compaction
         await send(broker, "a=1")
     async with running(36) as broker:
         await send(broker, "b=1")
-        await waits(26, 26.5)
-        await compact_over_the_wire(broker, store, tmp_path / "copy", "job-1")
+        assert "generation_age_seconds" not in await waits(26, 26.5)
+        now_ms = LateClock(36).now_ms()
+        made = await compact_over_the_wire(broker, store, tmp_path / "copy", "job-1", now_ms=now_ms)
         await waits(0, 0)
         await send(broker, "a=2")
     async with running(38):
-        await waits(2, 2.5)
+        found = await waits(2, 2.5)
+        assert 2 <= found["generation_age_seconds"] / 3600 <= 2.5
+        assert found["generation_bytes"] == made.files_bytes
+        assert found["records"] == 2
 
 
 async def test_a_job_is_told_what_it_needs(tmp_path: Path, nameserver: BrokerRoutes) -> None:

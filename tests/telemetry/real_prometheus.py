@@ -72,14 +72,22 @@ class Prometheus:
     def rules(self) -> list[dict[str, Any]]:
         return [rule for group in self._ask("rules")["groups"] for rule in group["rules"]]
 
+    def alerts(self) -> list[dict[str, Any]]:
+        """The alerts that are pending or fire now."""
+        found: list[dict[str, Any]] = self._ask("alerts")["alerts"]
+        return found
+
 
 @contextmanager
-def prometheus(directory: Path, targets: Mapping[str, list[str]]) -> Iterator[Prometheus]:
-    """Run a Prometheus that reads pages every second, with the alert rules.
+def prometheus(
+    directory: Path, targets: Mapping[str, list[str]], rules: Path = RULES
+) -> Iterator[Prometheus]:
+    """Run a Prometheus that reads pages every second, with alert rules.
 
     Args:
         directory: for its configuration and data.
         targets: job to "host:port" of its pages.
+        rules: file of the alert rules.
     """
     built = program("prometheus")
     configuration = {
@@ -88,7 +96,7 @@ def prometheus(directory: Path, targets: Mapping[str, list[str]]) -> Iterator[Pr
             "evaluation_interval": "1s",
             "external_labels": {"rockoon_docs": "https://docs.example.com"},
         },
-        "rule_files": [str(RULES)],
+        "rule_files": [str(rules)],
         "scrape_configs": [
             {"job_name": job, "static_configs": [{"targets": pages}]}
             for job, pages in targets.items()

@@ -5,10 +5,18 @@ import json
 import re
 import subprocess
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    suppress,
+)
+from operator import not_
 from pathlib import Path
+from typing import Any
 
 import pytest
+from broker.test_generations import LateClock, latest, send
 from telemetry.real_prometheus import RULES, Prometheus, program, prometheus
 
 import rockoon
@@ -21,13 +29,17 @@ from rockoon.local.directory import choose_port
 from rockoon.transactions.transaction import Resolution
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
 from rockoon_proto.v1.nameserver_pb2 import GroupConfig
-from support.eventually import eventually
+from support.broker import RunningBroker, running_broker
+from support.broker_routes import BrokerRoutes
+from support.eventually import answered, eventually
 from support.everyday_clients import PACE_SECONDS
+from support.generations import compact_over_the_wire
 
 pytestmark = pytest.mark.collector
 
 DASHBOARDS = sorted((ROOT / "deploy/grafana").glob("*.json"))
 SECONDS_MAX = 90.0
+RUNBOOK = "https://docs.example.com/alerts.html#rockooncompactionlate"
 # Queries without data in this cluster, by a part of the query, and why.
 KNOWN_EMPTY = {
     "rockoon_spark_job_": "no Spark job runs",
@@ -39,6 +51,7 @@ KNOWN_EMPTY = {
     "rockoon_gateway_parked_receivers": "each receive finds messages",
     'is_long_polling="false"': "each reader waits for messages",
     "rockoon_compaction_records": "no topic has a generation",
+    "rockoon_compaction_generation": "no topic has a generation",
 }
 
 
@@ -165,6 +178,51 @@ async def test_each_query_of_each_dashboard_has_data_and_each_rule_is_evaluated(
     assert len(rules) == RULES.read_text().count("- alert:")
     unwell = {rule["name"]: rule.get("lastError") for rule in rules if rule["health"] != "ok"}
     assert unwell == {}
+
+
+async def test_a_late_compaction_fires_from_a_scrape_and_a_generation_ends_the_alert(
+    tmp_path: Path,
+) -> None:
+    try:
+        program("prometheus")
+    except NotHere as absent:
+        pytest.skip(str(absent))
+    # The rule waits for two hours, a run of the CronJob for one.
+    rules = tmp_path / "rules.yml"
+    rules.write_text(RULES.read_text().replace("for: 2h", "for: 1s"))
+    page = f"127.0.0.1:{choose_port()}"
+    store = tmp_path / "store"
+
+    def running(nameserver: BrokerRoutes, hours: int) -> AbstractAsyncContextManager[RunningBroker]:
+        clock = LateClock(hours)
+        return running_broker(store, [nameserver.address], clock=clock, metrics_listen=page)
+
+    async with BrokerRoutes() as nameserver:
+        await latest(nameserver)
+        async with running(nameserver, 0) as broker:
+            await send(broker, "a=1")
+        async with running(nameserver, 27) as broker:
+            with prometheus(tmp_path, {"rockoon": [page]}, rules) as asked:
+
+                async def firing() -> list[dict[str, Any]]:
+                    alerts = await asyncio.to_thread(asked.alerts)
+                    return [
+                        alert
+                        for alert in alerts
+                        if alert["labels"]["alertname"] == "RockoonCompactionLate"
+                        and alert["state"] == "firing"
+                    ]
+
+                [alert] = await answered(firing, len)
+                assert alert["labels"]["node_id"] == "broker-a"
+                told = alert["annotations"]
+                assert told["runbook_url"] == RUNBOOK
+                assert re.fullmatch(
+                    "No compaction has succeeded at broker-a: a message waits for 1d 3h .*",
+                    told["summary"],
+                )
+                await compact_over_the_wire(broker, store, tmp_path / "copy", "job-1")
+                await answered(firing, not_)
 
 
 def test_promtool_accepts_the_rules_and_their_tests() -> None:

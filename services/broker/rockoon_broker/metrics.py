@@ -139,6 +139,13 @@ RETENTION_HELD = gauge(
     "Bytes of the log that retention keeps only for copies that lack them",
 )
 COMPACTION_RECORDS = gauge("rockoon_compaction_records", "Records of the active generation")
+GENERATION_AGE = gauge(
+    "rockoon_compaction_generation_age_seconds",
+    "Time since a compaction wrote the active generation; no value without one",
+)
+GENERATION_BYTES = gauge(
+    "rockoon_compaction_generation_bytes", "Size of the files of the active generation"
+)
 COMPACTION_REFUSED = gauge("rockoon_compaction_refused", "1 if the newest generation was refused")
 ROUTE_REVISION = gauge("rockoon_route_revision", "Revision of the routes that the broker uses")
 
@@ -262,8 +269,10 @@ def of_pending_messages(broker: Broker) -> Iterator[Measurement]:
 
 def of_compaction(broker: Broker, now_ms: int) -> Iterator[Measurement]:
     store, hold = broker.store.compaction, broker.compaction.hold()
-    if store.manifest is not None:
-        yield COMPACTION_RECORDS.at(store.manifest.records)
+    if (active := store.manifest) is not None:
+        yield COMPACTION_RECORDS.at(active.records)
+        yield GENERATION_AGE.at(max(0, now_ms - active.created_ms) / 1000)
+        yield GENERATION_BYTES.at(active.files_bytes)
     yield COMPACTION_REFUSED.at(store.refusal is not None)
     held_end = broker.store.retention_held_end
     yield RETENTION_HELD.at(max(0, held_end - broker.store.log_min_offset))
