@@ -9,9 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from rockoon_spark.compaction.sources import CompactionError
-from rockoon_spark.jobs.compact import compact
+from rockoon_spark.jobs.compact import Worthwhile, compact
 from support.compacting import (
     COMPACTED,
+    PART_BYTES,
     RETENTION_MS,
     TOPICS,
     Compacting,
@@ -58,14 +59,24 @@ def test_two_runs_leave_what_comparing_one_record_after_another_leaves(
 
 
 @pytest.mark.parametrize("seed", seeds(4))
-def test_random_stores_topics_and_moments(
+def test_random_stores_topics_moments_and_restarts(
     tmp_path: Path, before: Callable[[], Path], seed: int
 ) -> None:
     choose = random.Random(seed)
     root = tmp_path / "store"
-    owner = Compacting(root, ())
+    topics: tuple[str, ...] = ()
+    owner = Compacting(root, topics)
+
+    def restart_sometimes(owner: Compacting) -> Compacting:
+        if choose.random() < 0.7:
+            return owner
+        owner.store.close()
+        return Compacting(root, topics, owner.clock.time_ms)
+
     for _ in range(5):
-        owner.name_compacted(tuple(choose.sample(TOPICS, choose.randrange(1, 4))))
+        owner = restart_sometimes(owner)
+        topics = tuple(choose.sample(TOPICS, choose.randrange(1, 4)))
+        owner.name_compacted(topics)
         owner.send_random(choose, choose.randrange(100), keys=choose.choice([1, 5, 50]))
         if choose.random() < 0.3:
             owner.store.drop_topics(choose.choice(TOPICS))
@@ -73,8 +84,22 @@ def test_random_stores_topics_and_moments(
         owner.clock.time_ms += choose.randrange(2 * RETENTION_MS)
         copy, now_ms = before(), owner.clock.time_ms
         lag_ms = choose.choice([0, 0, RETENTION_MS // 2])
-        report = run(place(root, now_ms), retries=choose.randrange(2), lag_ms=lag_ms)
+        worthwhile = Worthwhile(
+            choose.choice([0.0, 0.5]),
+            choose.choice([0, RETENTION_MS]),
+            rewrites=choose.random() < 0.1,
+        )
+        report = run(
+            place(root, now_ms),
+            retries=choose.randrange(2),
+            lag_ms=lag_ms,
+            # With large parts, runs link and merge parts instead of writing them again.
+            part_bytes=choose.choice([PART_BYTES, 1 << 20]),
+            worthwhile=worthwhile,
+        )
         assert report.generation == owner.in_force + report.is_new
+        # The next start finds a generation that is not active yet.
+        owner = restart_sometimes(owner)
         owner.take_over(report.generation)
         if report.is_new:
             compare(root, copy, report.generation, now_ms)
