@@ -58,8 +58,8 @@ def sender(tmp_path: Path) -> Sender:
     return Sender(tmp_path / "broker-a")
 
 
-def place_of(root: Path) -> StoreDirectory:
-    return StoreDirectory(str(root / "broker-a"), "broker-a")
+def place_of(root: Path, name: str = "broker-a") -> StoreDirectory:
+    return StoreDirectory(str(root / name), name)
 
 
 def run(spark: SparkSession, root: Path, **options: Any) -> ExportReport:

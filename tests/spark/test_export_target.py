@@ -31,6 +31,7 @@ PATHS = [
     "topic=A/date=2026-11-21/00000001-x-1.parquet",
     "topic=%25RETRY%25g/date=2026-11-20/00000001-x-2.parquet",
 ]
+MERGED = [path.replace("00000001-x", "00000003-m") for path in PATHS]
 # Before the manifest aside, before each file, before the manifest, and behind it.
 STEPS = range(len(PATHS) + 3)
 KILLED = """
@@ -88,6 +89,28 @@ def stage(target: ExportTarget, run: int) -> ExportManifest:
         {"broker-a": ExportPosition(run * 1000)},
         [Section("broker-a", run * 1000 - 1000, run * 1000)],
         files,
+    )
+
+
+def stage_merge(target: ExportTarget, keep_seconds: float = 0.0) -> ExportManifest:
+    """A run that is to replace the files of runs 1 and 2."""
+    staging = target.staging("merge")
+    target.make(staging)
+    files = []
+    for path in MERGED:
+        with target.create(target.staged_path(staging, path)) as stream:
+            stream.write(path.encode())
+        files.append(ExportedFile(path, "broker-a", 2, len(path), 0, 1, 2))
+    former = manifests(target)
+    return ExportManifest(
+        3,
+        "merge",
+        former[-1].topics,
+        former[-1].positions,
+        [],
+        files,
+        replaces=paths(1) + paths(2),
+        keep_seconds=keep_seconds,
     )
 
 
@@ -208,7 +231,7 @@ def test_a_directory_of_others_and_a_broken_manifest_are_refused(tmp_path: Path)
     assert is_export(target)
     manifest = tmp_path / "_manifest" / "00000002.json"
     content = json.loads(manifest.read_text())
-    for wrong in ("{", json.dumps(content | {"format": 2}), json.dumps(content | {"files": 1})):
+    for wrong in ("{", json.dumps(content | {"format": 3}), json.dumps(content | {"files": 1})):
         manifest.write_text(wrong)
         with pytest.raises(ExportTargetError, match=r"00000002\.json is not a valid manifest"):
             manifests(target)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rockoon_spark.commands.running import main
+from rockoon_spark.export.reading import file_problem
 from rockoon_spark.export.target import (
     MANIFESTS,
     ExportedFile,
@@ -19,7 +20,6 @@ from rockoon_spark.export.target import (
 )
 from rockoon_spark.files import LogFile, StoreReadError, list_log, list_topics
 from rockoon_spark.generations.directory_generation import DirectoryGeneration
-from rockoon_spark.jobs.verify_export import file_problem
 from rockoon_spark.object_stores import file_system, with_s3_settings
 from rockoon_spark.source.data_source import RockoonDataSource
 from rockoon_spark.source.file_partition import deleted_text

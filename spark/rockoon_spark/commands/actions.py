@@ -57,6 +57,7 @@ _EXPORTED = {
     "files": "files written",
     "bytes": "bytes written",
     "run": "last run",
+    "merged": "small files merged",
 }
 
 
@@ -173,6 +174,8 @@ def export(spark: SparkSession, options: Any) -> Outcome:
         sealed_only=not options.whole,
         fails_on_data_loss=not options.allow_data_loss,
         skips_damage=options.skip_damage,
+        merges=options.merge,
+        keep_seconds=options.keep_replaced_seconds,
     )
     figures = asdict(report)
     gaps = figures.pop("gaps")

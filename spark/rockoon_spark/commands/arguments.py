@@ -142,6 +142,19 @@ def _add_export(commands: Any) -> None:
         action="store_true",
         help="skip brokers that do not answer; a later run exports their messages",
     )
+    export.add_argument(
+        "--merge",
+        action="store_true",
+        help="merge small files of this run and of former runs by topic and date",
+    )
+    export.add_argument(
+        "--keep-replaced-seconds",
+        type=_seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="with --merge: how long the replaced files stay, for readers by the manifests that "
+        "have begun (default: 0)",
+    )
 
 
 def _add_verify(commands: Any) -> None:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from rockoon_spark.export.target import ExportedFile, ExportTarget, Gap, Section
+from rockoon_spark.export.target import BrokerRange, ExportedFile, ExportTarget, Gap, Section
 from rockoon_spark.records.columns import LogRecords, arrow_schema, to_batch
 from rockoon_spark.records.selection import Selection
 from rockoon_spark.source.log_source import (
@@ -351,7 +351,7 @@ class PartitionedWriter:
         self._target, self._broker = target, broker
         self._staging, self._stem = staging, stem
         self._file_bytes = file_bytes
-        self._open: OrderedDict[Partition, _OpenParquet] = OrderedDict()
+        self._open: OrderedDict[Partition, ParquetFile] = OrderedDict()
         self._created = 0
         self._done: list[ExportedFile] = []
 
@@ -364,7 +364,7 @@ class PartitionedWriter:
         for partition, table in tables.items():
             file = self._open.get(partition) or self._create(partition)
             self._open.move_to_end(partition)
-            if file.write(table) >= self._file_bytes:
+            if file.write(table, self._broker) >= self._file_bytes:
                 self._close(partition)
 
     def close(self) -> list[ExportedFile]:
@@ -377,12 +377,12 @@ class PartitionedWriter:
             self._close(next(iter(self._open)))
         return self._done
 
-    def _create(self, partition: Partition) -> "_OpenParquet":
+    def _create(self, partition: Partition) -> "ParquetFile":
         if len(self._open) >= _FILES_OPEN_MAX:
             self._close(next(iter(self._open)))
         name = f"{self._stem}-{self._created:04}.parquet"
         self._created += 1
-        file = _OpenParquet(self._target, self._broker, self._staging, f"{partition.path}/{name}")
+        file = ParquetFile(self._target, self._staging, f"{partition.path}/{name}")
         self._open[partition] = file
         return file
 
@@ -390,15 +390,21 @@ class PartitionedWriter:
         self._done.append(self._open.pop(partition).close())
 
 
-class _OpenParquet:
-    """A Parquet file that is being written; counts and checksums its bytes."""
+class ParquetFile:
+    """A Parquet file that is being written to a staging directory; counts and checksums its bytes.
 
-    def __init__(self, target: ExportTarget, broker: str, staging: str, path: str) -> None:
-        self._broker, self._path = broker, path
+    Args:
+        target: the export.
+        staging: the run's staging directory, relative to the target.
+        path: path of the file once it is published, relative to the target.
+    """
+
+    def __init__(self, target: ExportTarget, staging: str, path: str) -> None:
+        self._path = path
         self._target, self._staged = target, target.staged_path(staging, path)
         self._stream = target.create(self._staged)
         self._bytes = self._crc32 = self._rows = 0
-        self._first_offset = self._last_offset = 0
+        self._ranges: list[BrokerRange] = []
         self._writer = pq.ParquetWriter(
             pa.PythonFile(_Counted(self)),
             ROW_SCHEMA,
@@ -406,12 +412,17 @@ class _OpenParquet:
             use_dictionary=_FEW_VALUES,
         )
 
-    def write(self, table: pa.Table) -> int:
-        """Write a row group; return the size of the file."""
+    def write(self, table: pa.Table, broker: str) -> int:
+        """Write a row group with messages of one broker, in the order of its log; return the size
+        of the file.
+
+        The messages of each broker must be written together.
+        """
         offsets = table["physical_offset"]
-        if not self._rows:
-            self._first_offset = offsets[0].as_py()
-        self._last_offset = offsets[-1].as_py()
+        first, last = offsets[0].as_py(), offsets[-1].as_py()
+        if self._ranges and self._ranges[-1].broker == broker:
+            first = self._ranges.pop().first_offset
+        self._ranges.append(BrokerRange(broker, first, last))
         self._rows += table.num_rows
         self._writer.write_table(table, row_group_size=table.num_rows)
         return self._bytes
@@ -426,14 +437,16 @@ class _OpenParquet:
         self._writer.close()
         self._stream.close()
         self._target.sync(self._staged)
+        first, *further = self._ranges
         return ExportedFile(
             self._path,
-            self._broker,
+            first.broker,
             self._rows,
             self._bytes,
             self._crc32,
-            self._first_offset,
-            self._last_offset,
+            first.first_offset,
+            first.last_offset,
+            further,
         )
 
 
@@ -442,7 +455,7 @@ class _Counted:
 
     closed = False
 
-    def __init__(self, file: _OpenParquet) -> None:
+    def __init__(self, file: ParquetFile) -> None:
         self._file = file
 
     def write(self, content: bytes) -> int:

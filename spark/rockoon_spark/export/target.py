@@ -4,18 +4,24 @@
     _manifest/00000007.json     result of run 7, with its files; written once
     _staging/9f2c11d0…/         a run that is not finished, or died
 
-Each run continues each broker's log at the offset in the newest manifest. Invariants:
+Each run continues each broker's log at the offset in the newest manifest. A run that merges small
+files exports no messages: its manifest lists the new files, and the files that they replace.
+Invariants:
 
-- A message is in exactly one file of one manifest.
+- The files of the export are those of all manifests without the replaced ones (`exported_files`).
+  A message is in exactly one file.
 - A file is renamed to the directory of its topic and date only after the run's manifest was written
   to `_staging/<run>`. From then on the run will be published: if this process dies, the next job
   does it. Files are moved first, the manifest last. A run cannot be published if another run has
   its number or if staged files are missing; then it is rolled back: its files are removed, and the
   next run exports its messages.
+- Replaced files are removed after the manifest was published. If the process dies before that, or
+  if the files are to be kept for a time, a later job removes them: `_staging/<run>/replaced.json`
+  lists them until then.
 - So a reader of the files listed in manifests sees complete runs, and each message once. A reader
   of all Parquet files in the directory sees the same, except while a run is publishing, or after a
-  run died until the next one begins. Spark and Arrow ignore names that begin with `_`, and names of
-  staged files do not end with `.parquet`.
+  run died until the next one begins, or while replaced files are kept. Spark and Arrow ignore names
+  that begin with `_`, and names of staged files do not end with `.parquet`.
 
 The file system needs no feature except rename. One job at a time works in a directory: a local
 directory is locked, elsewhere a job holds a lease (`rockoon_spark.export.lease`). If another run
@@ -24,8 +30,9 @@ was published during a run, the run publishes nothing.
 
 import json
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -49,8 +56,13 @@ MANIFESTS = "_manifest"
 _STAGING = "_staging"
 _STAGED_MANIFEST = "manifest.json"
 _STAGED_SUFFIX = ".staged"
+_REPLACED = "replaced.json"
+_CLOCK = "now"
 _FORMAT = 1
+_MERGED_FORMAT = 2
+"""Format of a manifest that replaces files. Former versions would read both, and refuse it."""
 _RUN_DIGITS = 8
+_READERS_MAX = 8
 
 
 class ExportTargetError(Exception):
@@ -59,6 +71,16 @@ class ExportTargetError(Exception):
 
 class RolledBack(ExportTargetError):
     """A run could not be published, and its files were removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRange:
+    """The messages of one broker in a file, in the order of the broker's log."""
+
+    broker: str
+    first_offset: int
+    last_offset: int
+    """Physical offsets of the first and the last message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +96,34 @@ class ExportedFile:
     """CRC-32 of the whole file."""
     first_offset: int
     last_offset: int
-    """Physical offsets of the file's first and last message."""
+    """Physical offsets of the first and last message of `broker`."""
+    further: Sequence[BrokerRange] = ()
+    """In a merged file, the messages of further brokers, which follow those of `broker`."""
+
+    @property
+    def ranges(self) -> tuple[BrokerRange, ...]:
+        """The messages of each broker, in the order of the file."""
+        return (BrokerRange(self.broker, self.first_offset, self.last_offset), *self.further)
+
+    def range_in(self, section: "Section") -> BrokerRange | None:
+        """Return the messages of the section's broker; None if the file has none of the section."""
+        for each in self.ranges:
+            if each.broker == section.broker:
+                is_apart = each.first_offset >= section.stop or each.last_offset < section.start
+                return None if is_apart else each
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        content = asdict(self)
+        if not self.further:
+            # Former versions do not know it.
+            del content["further"]
+        return content
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "ExportedFile":
+        further = tuple(BrokerRange(**each) for each in content.get("further", ()))
+        return cls(**{**content, "further": further})
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,18 +178,24 @@ class ExportManifest:
     sections: Sequence[Section]
     files: Sequence[ExportedFile]
     gaps: Sequence[Gap] = field(default=())
+    replaces: Sequence[str] = field(default=())
+    """Paths of the files of former runs whose messages are in `files`."""
+    keep_seconds: float = 0.0
+    """How long the replaced files stay, for readers that have begun."""
 
     def to_json(self) -> str:
         content = {
-            "format": _FORMAT,
+            "format": _MERGED_FORMAT if self.replaces else _FORMAT,
             "run": self.run,
             "runId": self.run_id,
             "topics": self.topics,
             "brokers": {name: each.to_json() for name, each in self.positions.items()},
             "sections": [asdict(each) for each in self.sections],
             "gaps": [asdict(gap) for gap in self.gaps],
-            "files": [asdict(file) for file in self.files],
+            "files": [file.to_json() for file in self.files],
         }
+        if self.replaces:
+            content |= {"replaces": list(self.replaces), "keepSeconds": self.keep_seconds}
         return json.dumps(content, indent=1) + "\n"
 
     @classmethod
@@ -151,8 +206,8 @@ class ExportManifest:
             ValueError, KeyError, TypeError: invalid text.
         """
         content = json.loads(text)
-        if content["format"] != _FORMAT:
-            raise ValueError(f"format {content['format']}, expected {_FORMAT}")
+        if content["format"] not in (_FORMAT, _MERGED_FORMAT):
+            raise ValueError(f"format {content['format']}, expected {_FORMAT} or {_MERGED_FORMAT}")
         return cls(
             run=int(content["run"]),
             run_id=str(content["runId"]),
@@ -161,8 +216,10 @@ class ExportManifest:
                 name: ExportPosition.from_json(each) for name, each in content["brokers"].items()
             },
             sections=tuple(Section(**each) for each in content["sections"]),
-            files=tuple(ExportedFile(**each) for each in content["files"]),
+            files=tuple(ExportedFile.from_json(each) for each in content["files"]),
             gaps=tuple(Gap(**each) for each in content["gaps"]),
+            replaces=tuple(map(str, content.get("replaces", ()))),
+            keep_seconds=float(content.get("keepSeconds", 0)),
         )
 
 
@@ -254,6 +311,19 @@ class ExportTarget:
         """Create a directory below the target, and its parents."""
         self.files.create_dir(f"{self.root}/{path}", recursive=True)
 
+    def written_seconds(self, path: str) -> float:
+        """Return when a file was written, epoch seconds by the clock of its file system.
+
+        Raises:
+            OSError: FileNotFoundError if the file does not exist; the file system has no times.
+        """
+        info = self.files.get_file_info(f"{self.root}/{path}")
+        if info.type == pafs.FileType.NotFound:
+            raise FileNotFoundError(f"{self.shown}/{path} does not exist")
+        if info.mtime_ns is None:
+            raise OSError(f"{self.shown}: its file system does not report when a file was written")
+        return float(info.mtime_ns) / 1e9
+
     def has(self, path: str) -> bool:
         """True if a file of this name exists."""
         found = self.files.get_file_info(f"{self.root}/{path}").type
@@ -288,7 +358,9 @@ class ExportTarget:
         self.files.move(f"{self.root}/{source}", f"{self.root}/{target}")
 
     def remove_tree(self, path: str) -> None:
-        self.files.delete_dir(f"{self.root}/{path}")
+        # Another job removes it if this one was paused for longer than its lease.
+        with suppress(FileNotFoundError):
+            self.files.delete_dir(f"{self.root}/{path}")
 
 
 Check = Callable[[], None]
@@ -372,7 +444,27 @@ def manifests(target: ExportTarget) -> list[ExportManifest]:
     if runs != list(range(1, len(runs) + 1)):
         missing = min(set(range(1, runs[-1] + 1)).difference(runs))
         raise ExportTargetError(f"{target.shown}/{_manifest_path(missing)} is missing")
-    return [_read_manifest(target, _manifest_path(run)) for run in runs]
+    # An object store needs some milliseconds for each, and there is one for each run.
+    with ThreadPoolExecutor(_READERS_MAX) as readers:
+        return list(readers.map(lambda run: _read_manifest(target, _manifest_path(run)), runs))
+
+
+def exported_files(runs: Iterable[ExportManifest]) -> list[ExportedFile]:
+    """Return the files of an export: those of all runs, without the ones that a merge replaced.
+
+    Args:
+        runs: all manifests, from `manifests`.
+
+    Raises:
+        ExportTargetError: a manifest replaces a file that no earlier manifest has.
+    """
+    found: dict[str, ExportedFile] = {}
+    for run in runs:
+        for path in run.replaces:
+            if found.pop(path, None) is None:
+                raise ExportTargetError(f"run {run.run} replaces {path}, which no earlier run has")
+        found |= {file.path: file for file in run.files}
+    return list(found.values())
 
 
 def publish(
@@ -410,20 +502,33 @@ def publish(
 
 
 def recover(target: ExportTarget, move: Move | None = None, check: Check = _nothing) -> None:
-    """Publish runs whose process died while publishing, and remove runs that died earlier.
+    """Publish runs whose process died while publishing, remove runs that died earlier, and remove
+    replaced files whose time is over.
 
     A run that cannot be published is rolled back, with a warning. The caller must hold the lock:
     see `locked`.
     """
     for run_id in target.names(_STAGING):
-        staged = f"{target.staging(run_id)}/{_STAGED_MANIFEST}"
+        staging = target.staging(run_id)
+        staged = f"{staging}/{_STAGED_MANIFEST}"
         if not target.has(staged):
-            target.remove_tree(target.staging(run_id))
+            if target.has(f"{staging}/{_REPLACED}"):
+                _remove_replaced(target, _read_manifest(target, f"{staging}/{_REPLACED}"))
+            else:
+                target.remove_tree(staging)
             continue
         try:
             _finish(target, _read_manifest(target, staged), move or target.move, check)
         except RolledBack as error:
-            log.warning("%s; the next run exports its messages", error)
+            log.warning("%s; the next run repeats it", error)
+
+
+def kept_paths(target: ExportTarget) -> list[str]:
+    """Return the paths of replaced files that are kept for readers that have begun."""
+    lists = [f"{target.staging(run_id)}/{_REPLACED}" for run_id in target.names(_STAGING)]
+    return [
+        path for each in lists if target.has(each) for path in _read_manifest(target, each).replaces
+    ]
 
 
 def discard(target: ExportTarget, run_id: str) -> None:
@@ -447,7 +552,8 @@ def _finish(target: ExportTarget, manifest: ExportManifest, move: Move, check: C
             kept = {file.path for file in winner.files}
             _roll_back(target, manifest, kept, f"another export was published as {path}")
         # This run was published, but an object store copies before it deletes the source.
-        target.remove_tree(staging)
+        target.remove(f"{staging}/{_STAGED_MANIFEST}")
+        _remove_replaced(target, manifest)
         return
     directories = sorted({file.path.rpartition("/")[0] for file in manifest.files})
     for directory in directories:
@@ -465,10 +571,33 @@ def _finish(target: ExportTarget, manifest: ExportManifest, move: Move, check: C
     for directory in (*directories, *sorted(topics), ""):
         target.sync(directory)
     target.make(MANIFESTS)
+    if manifest.replaces:
+        target.write(f"{staging}/{_REPLACED}", manifest.to_json().encode())
+        target.sync(f"{staging}/{_REPLACED}")
+        target.sync(staging)
     check()
     _move_checked(move, f"{staging}/{_STAGED_MANIFEST}", path, check)
     target.sync(MANIFESTS)
     target.sync("")
+    _remove_replaced(target, manifest)
+
+
+def _remove_replaced(target: ExportTarget, manifest: ExportManifest) -> None:
+    """Remove the files that a published run replaces, unless they are to be kept for longer, and
+    then the run's staging directory.
+    """
+    staging = target.staging(manifest.run_id)
+    if manifest.replaces and manifest.keep_seconds:
+        # By the clock of the file system, because jobs run on different machines.
+        target.write(f"{staging}/{_CLOCK}", b"")
+        now = target.written_seconds(f"{staging}/{_CLOCK}")
+        if now - target.written_seconds(f"{staging}/{_REPLACED}") < manifest.keep_seconds:
+            return
+    for path in manifest.replaces:
+        with suppress(FileNotFoundError):
+            target.remove(path)
+    for directory in sorted({path.rpartition("/")[0] for path in manifest.replaces}):
+        target.sync(directory)
     target.remove_tree(staging)
 
 

@@ -41,6 +41,7 @@ from rockoon_spark.export.target import (
     publish,
     recover,
 )
+from rockoon_spark.jobs.merge import merge_locked
 from rockoon_spark.session import parallel_tasks, run_tasks
 from rockoon_spark.source.log_source import ContiguousLog, LastRecord, LogSource
 
@@ -62,6 +63,8 @@ class ExportReport:
     """Number of the last published run: of this one, if anything was new."""
     gaps: tuple[Gap, ...]
     """Skipped ranges of the logs."""
+    merged: int = 0
+    """Number of small files that were merged after the export."""
 
 
 Ends = Mapping[str, tuple[int, LastRecord | None]]
@@ -136,6 +139,8 @@ def export(
     skips_damage: bool = False,
     section_bytes: int | None = None,
     file_bytes: int = FILE_BYTES,
+    merges: bool = False,
+    keep_seconds: float = 0.0,
     move: Move | None = None,
 ) -> ExportReport:
     """Export the messages of a source that are not yet in `target`.
@@ -151,6 +156,8 @@ def export(
         skips_damage: True to skip damaged bytes of the log and list them in the manifest.
         section_bytes: bytes of log per task; by default small enough to employ every core.
         file_bytes: approximate maximum size of a file.
+        merges: True to merge small files after the export, also those of former runs.
+        keep_seconds: see `merge_small_files`.
         move: renames a file of the target.
 
     Raises:
@@ -170,9 +177,15 @@ def export(
         if former is None:
             _refuse_absent(source, reading.topics)
         plan = _planned(spark, source, former, reading, sealed_only, section_bytes)
-        if not plan.tasks:
-            return _report(plan, plan.former_run, {}, [], plan.gaps)
-        return _run(spark, plan, into, file_bytes, move, check)
+        report = (
+            _run(spark, plan, into, file_bytes, move, check)
+            if plan.tasks
+            else _report(plan, plan.former_run, {}, [], plan.gaps)
+        )
+        if merges:
+            done = merge_locked(spark, into, check, file_bytes, keep_seconds, move)
+            report = replace(report, merged=done.merged, run=done.run)
+        return report
 
 
 def _planned(
@@ -208,7 +221,7 @@ def _run(
     try:
         stem = f"{run + 1:08}-{run_id[:8]}"
         answers = _write(spark, plan, target, staging, stem, file_bytes)
-        files = [ExportedFile(**file) for answer in answers for file in answer["files"]]
+        files = [ExportedFile.from_json(each) for answer in answers for each in answer["files"]]
         gaps = [*plan.gaps, *(Gap(**gap) for answer in answers for gap in answer["gaps"])]
         ends = _ends(plan, answers)
         positions = plan.positions
@@ -378,7 +391,7 @@ def _write(
                 f"{redacted(error)}"
             ) from error
         return {
-            "files": [asdict(file) for file in files],
+            "files": [file.to_json() for file in files],
             "end_offset": result.end_offset,
             "last": asdict(result.last) if result.last else None,
             "gaps": [asdict(gap) for gap in result.gaps],

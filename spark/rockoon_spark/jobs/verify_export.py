@@ -5,19 +5,16 @@ Messages that the log no longer contains are skipped: retention deletes the begi
 and the messages of a deleted topic are deleted with it.
 """
 
-import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
+from rockoon_spark.export.reading import file_problem, section_rows
 from rockoon_spark.export.rows import (
-    ROW_SCHEMA,
-    TOPIC_COLUMN,
     Partition,
     SectionReading,
     SectionResult,
@@ -30,32 +27,14 @@ from rockoon_spark.export.target import (
     ExportManifest,
     ExportTarget,
     Section,
+    exported_files,
+    kept_paths,
     locked,
     manifests,
     recover,
 )
 from rockoon_spark.session import run_tasks
 from rockoon_spark.source.log_source import ContiguousLog, LogSource
-
-_READ_BYTES = 4 << 20
-_BATCH_ROWS = 65_536
-
-
-def file_problem(target: ExportTarget, file: ExportedFile) -> str | None:
-    """Check the length and checksum of an exported file; return the problem, or None."""
-    crc32 = found_bytes = 0
-    try:
-        with target.open(file.path) as stream:
-            while block := stream.read(_READ_BYTES):
-                crc32 = zlib.crc32(block, crc32)
-                found_bytes += len(block)
-    except FileNotFoundError:
-        return f"{target.shown}/{file.path} is missing"
-    if found_bytes != file.bytes:
-        return f"{target.shown}/{file.path} has {found_bytes} bytes, expected {file.bytes}"
-    if crc32 != file.crc32:
-        return f"{target.shown}/{file.path}: its checksum differs from the manifest"
-    return None
 
 
 class Comparison:
@@ -64,14 +43,20 @@ class Comparison:
     Args:
         target: the export.
         files: all files with messages of the section.
+        section: the range of the log.
     """
 
-    def __init__(self, target: ExportTarget, files: Sequence[ExportedFile]) -> None:
+    def __init__(
+        self, target: ExportTarget, files: Sequence[ExportedFile], section: Section
+    ) -> None:
         by_directory: dict[str, list[ExportedFile]] = defaultdict(list)
-        for file in sorted(files, key=lambda each: each.first_offset):
+        for file in files:
             # The path in today's escaping: earlier versions escaped fewer characters.
             by_directory[Partition.of(file.path).path].append(file)
-        self._rows = {directory: _Rows(target, found) for directory, found in by_directory.items()}
+        self._rows = {
+            directory: _Rows(section_rows(target, found, section))
+            for directory, found in by_directory.items()
+        }
         self._shown = target.shown
         self.compared = 0
         """Number of equal rows."""
@@ -115,25 +100,16 @@ class Comparison:
 
 
 class _Rows:
-    """Iterates over the rows of several Parquet files."""
+    """Iterates over rows.
 
-    def __init__(self, target: ExportTarget, files: Sequence[ExportedFile]) -> None:
-        self._batches = self._read(target, files)
+    Args:
+        tables: the rows, by physical offset.
+    """
+
+    def __init__(self, tables: Iterator[pa.Table]) -> None:
+        self._batches = tables
         self._rest: pa.Table | None = None
         self.is_started = False
-
-    @staticmethod
-    def _read(target: ExportTarget, files: Sequence[ExportedFile]) -> Iterator[pa.Table]:
-        for file in files:
-            with target.open(file.path) as stream:
-                for batch in pq.ParquetFile(stream).iter_batches(_BATCH_ROWS):
-                    table = pa.Table.from_batches([batch])
-                    if TOPIC_COLUMN not in table.column_names:
-                        # Exports of earlier versions have it only in the directory's name.
-                        topics = pa.repeat(Partition.of(file.path).topic, table.num_rows)
-                        at = ROW_SCHEMA.get_field_index(TOPIC_COLUMN)
-                        table = table.add_column(at, TOPIC_COLUMN, topics)
-                    yield table
 
     def _fill(self) -> pa.Table | None:
         if self._rest is None or not self._rest.num_rows:
@@ -221,9 +197,9 @@ def verify_export(
     with locked(into) as check:
         recover(into, check=check)
         runs = manifests(into)
-        files = [file for run in runs for file in run.files]
+        files = exported_files(runs)
         problems = _wrong_files(spark, into, files)
-        known = {file.path for file in files}
+        known = {file.path for file in files}.union(kept_paths(into))
         problems += [
             f"{into.shown}/{path} is in no manifest, but readers of the directory see its messages"
             for path in into.parquet_paths()
@@ -231,7 +207,7 @@ def verify_export(
         ]
         compared = 0
         if source is not None and not problems:
-            compared, problems = _compare(spark, into, runs, source)
+            compared, problems = _compare(spark, into, runs, files, source)
     report = VerifiedExport(
         runs=len(runs),
         files=len(files),
@@ -263,6 +239,7 @@ def _compare(
     spark: SparkSession,
     target: ExportTarget,
     runs: Sequence[ExportManifest],
+    files: Sequence[ExportedFile],
     source: LogSource,
 ) -> tuple[int, list[str]]:
     logs = {log.broker: log for log in source.logs()}
@@ -273,7 +250,7 @@ def _compare(
             problems.append(f"the log of broker {broker!r} differs from the exported log")
             del logs[broker]
     work = [
-        (run, section)
+        (replace(run, files=[file for file in files if file.range_in(section)]), section)
         for run in runs
         for section in run.sections
         if section.broker in logs and section.stop > logs[section.broker].start
@@ -293,11 +270,11 @@ def _compare(
 def _compare_section(
     target: ExportTarget, run: ExportManifest, section: Section, log: ContiguousLog
 ) -> dict[str, Any]:
-    files = [
-        file
-        for file in run.files
-        if file.broker == section.broker and section.start <= file.first_offset < section.stop
-    ]
+    """Compare the rows of a section with the log.
+
+    Args:
+        run: manifest of the run that exported the section, with all files that can have its rows.
+    """
     # Records that were skipped as damaged during the export are not in the files.
     reading = SectionReading(
         TopicChoice.from_json(run.topics),
@@ -308,6 +285,6 @@ def _compare_section(
     start = max(section.start, log.start)
     rest = replace(section, start=start)
     records = read_section(log, rest, reading, SectionResult(start), at_record=start == log.start)
-    comparison = Comparison(target, files)
+    comparison = Comparison(target, run.files, section)
     problems = list(comparison.problems(gathered(records)))
     return {"problems": problems, "compared": comparison.compared}
