@@ -1,9 +1,12 @@
 """Exports into one object store at the same time, killed and paused, without Spark."""
 
+import itertools
+import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +25,7 @@ from rockoon_spark.export.target import (
     recover,
 )
 from support.object_store import ObjectStore
+from support.waiting import hold_up
 
 LEASE_SECONDS = 0.8
 # A run that waits for a line before it publishes, or before one of its moves.
@@ -191,6 +195,51 @@ def test_a_failing_renewal_does_not_end_the_job_and_a_removed_claim_does(
         target.remove(f"{CLAIMS}/{claim}")
         with pytest.raises(ExportTargetError, match="removed the claim of this one"):
             publish(target, ExportManifest(1, "id1", {}, {}, [], []), check=check)
+    assert target.names(CLAIMS) == []
+
+
+class Slow(ObjectStore):
+    """The process pauses for longer than a lease after it has read a claim again."""
+
+    reads = itertools.count()
+
+    def read(self, path: str) -> bytes:
+        content = super().read(path)
+        if path.startswith(CLAIMS) and next(self.reads) == 1:
+            hold_up(1.5 * LEASE_SECONDS)
+        return content
+
+
+def test_a_job_that_was_paused_while_it_waited_does_not_take_a_valid_lease(
+    target: ObjectStore,
+) -> None:
+    with locked(target, LEASE_SECONDS) as check:
+        with pytest.raises(ExportTargetError, match="another job works in this directory"):
+            export(Slow(target.uri))
+        check()
+
+
+class AnHourLate(ObjectStore):
+    """A file system whose clock differs from that of this machine."""
+
+    def written_seconds(self, path: str) -> float:
+        return super().written_seconds(path) - 3600
+
+
+def test_a_claim_expires_by_the_clock_of_the_file_system(
+    target: ObjectStore, tmp_path: Path
+) -> None:
+    late = AnHourLate(target.uri)
+    with DirectoryLease(late, LEASE_SECONDS), pytest.raises(LeaseTaken):
+        DirectoryLease(late, LEASE_SECONDS).__enter__()
+    # A job that died longer than a lease ago holds up no other one.
+    target.write(f"{CLAIMS}/dead", b'{"host": "elsewhere", "pid": 7, "beat": 3}')
+    written = target.written_seconds(f"{CLAIMS}/dead") - 31
+    os.utime(tmp_path / CLAIMS / "dead", (written, written))
+    began = time.monotonic()
+    with DirectoryLease(late, 30):
+        assert time.monotonic() - began < 15
+        assert "dead" not in target.names(CLAIMS)
     assert target.names(CLAIMS) == []
 
 

@@ -72,9 +72,9 @@ def paths(run: int) -> list[str]:
     return [path.replace("00000001", f"{run:08}") for path in PATHS]
 
 
-def stage(target: ExportTarget, run: int) -> ExportManifest:
+def stage(target: ExportTarget, run: int, job: str = "id") -> ExportManifest:
     """Files of a run that is to be published, and its manifest."""
-    run_id = f"id{run}"
+    run_id = f"{job}{run}"
     staging = target.staging(run_id)
     target.make(staging)
     files = []

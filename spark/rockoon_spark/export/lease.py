@@ -1,14 +1,15 @@
 """A lease on an export's directory, for file systems without locks, such as object stores.
 
-    _lease/9f2c11d0…    the claim of a job: {"host": …, "pid": …, "beat": 17}
+    _lease/9f2c11d0…    the claim of a job: {"host": …, "pid": …, "beat": 17, "waits": false}
 
-The file system must list every file that was written before, as S3, GCS, ABFS and HDFS do.
-Invariants:
+The file system must list every file that was written before, as S3, GCS, ABFS and HDFS do, and
+report when a file was written. Invariants:
 
-- A job writes its claim before it lists the other claims, and works only if there are none. If two
-  jobs begin at the same time, at least one sees the other's claim and removes its own.
-- A job renews its claim while it works. If a claim does not change for the time of a lease, its job
-  counts as dead. The job that waited removes this claim, and writes its own claim after that.
+- A job writes its claim before it lists the other claims, and works only if they have expired.
+  If two jobs begin at the same time, at least one sees the other's claim and waits.
+- A job renews its claim while it works. A claim expires if it was not renewed for the time of a
+  lease. Both times, of the renewal and of the comparison, are those at which the file system wrote
+  a claim: clocks of the jobs' machines, and pauses of a waiting job, have no effect.
 - A job whose claim was removed publishes nothing: it was paused for longer than the lease.
 """
 
@@ -23,12 +24,12 @@ import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 log = logging.getLogger(__name__)
 
 LEASE_SECONDS = 60.0
-"""How long a claim may stay unchanged before its job counts as dead."""
+"""How long a claim is valid after it was written."""
 CLAIMS = "_lease"
 
 _RENEWALS = 4
@@ -50,6 +51,8 @@ class Directory(Protocol):
 
     def make(self, path: str) -> None: ...
 
+    def written_seconds(self, path: str) -> float: ...
+
 
 class LeaseTaken(Exception):
     """Another job holds the directory."""
@@ -59,13 +62,17 @@ class LeaseLost(Exception):
     """Another job removed the claim of this job."""
 
 
+class _Claim(NamedTuple):
+    content: bytes
+    written_seconds: float
+
+
 class DirectoryLease:
-    """A claim on a directory while entered; entering it waits for a lease's time if a job died.
+    """A claim on a directory while entered; entering it waits until a dead job's claim expires.
 
     Args:
         directory: of the export.
-        seconds: how long a claim may stay unchanged before its job counts as dead; the same for all
-            jobs of a directory.
+        seconds: how long a claim is valid; the same for all jobs of a directory.
 
     Raises:
         LeaseTaken: on entering, another job renews its claim.
@@ -106,53 +113,58 @@ class DirectoryLease:
         """Check that this job's claim still exists, before something is published.
 
         Raises:
-            LeaseLost: another job removed the claim, because it did not change.
+            LeaseLost: another job removed the claim, because it had expired.
         """
         if not self._directory.has(self._path(self._id)):
             raise LeaseLost(
-                f"another job removed the claim of this one, because it did not change for"
+                f"another job removed the claim of this one, because it was not renewed for"
                 f" {self._seconds:g} s"
             )
 
     def _acquire(self) -> None:
         for _ in range(_ROUNDS_MAX):
-            self._write()
-            others = self._others()
-            if not others:
+            valid = self._valid(self._write())
+            if not valid:
                 return
-            self._remove(self._id)
-            self._wait_stale(others)
-            for each in others:
-                self._remove(each)
+            self._wait(valid)
             # A random delay, so that one of several jobs that waited for this claim is first.
             time.sleep(random.uniform(0, self._seconds / _RENEWALS / 4))
         raise LeaseTaken("other jobs begin at the same time")
 
-    def _wait_stale(self, watched: Mapping[str, bytes]) -> None:
-        """Wait until claims are gone, or have not changed for the time of a lease.
+    def _wait(self, watched: Mapping[str, _Claim]) -> None:
+        """Wait until claims are gone or have expired.
 
         Raises:
-            LeaseTaken: one changed.
+            LeaseTaken: one was renewed.
         """
-        deadline = time.monotonic() + self._seconds
-        while time.monotonic() < deadline:
+        while watched:
+            now = self._write(waits=True)
+            valid = self._valid(now)
+            for name, claim in watched.items():
+                if valid.get(name, claim).content != claim.content:
+                    raise LeaseTaken(
+                        f"another job works in this directory ({_holder(claim.content)})"
+                    )
+            watched = {name: claim for name, claim in watched.items() if name in valid}
             time.sleep(self._seconds / _RENEWALS / 4)
-            now = self._others()
-            if not watched.keys() & now.keys():
-                return
-            for name, content in watched.items():
-                if now.get(name, content) != content:
-                    raise LeaseTaken(f"another job works in this directory ({_holder(content)})")
 
-    def _others(self) -> dict[str, bytes]:
-        """Return the claims of other jobs, by id."""
-        found: dict[str, bytes] = {}
+    def _valid(self, now: float) -> dict[str, _Claim]:
+        """Return the valid claims of other jobs that do not wait, by id; remove expired claims."""
+        found: dict[str, _Claim] = {}
         for name in self._directory.names(CLAIMS):
             if name == self._id:
                 continue
-            # It may be removed between the listing and the read.
+            path = self._path(name)
+            # It may be removed between the listing and the read. The time is read first: if the
+            # claim is renewed in between, it counts as older, and `content` as changed.
             with suppress(FileNotFoundError):
-                found[name] = self._directory.read(self._path(name))
+                written = self._directory.written_seconds(path)
+                claim = _Claim(self._directory.read(path), written)
+                if now - written > self._seconds:
+                    log.warning("removed an expired claim of an export: %s", _holder(claim.content))
+                    self._remove(name)
+                elif not _waits(claim.content):
+                    found[name] = claim
         return found
 
     def _renew(self) -> None:
@@ -166,10 +178,18 @@ class DirectoryLease:
             except OSError as error:
                 log.warning("the claim of an export was not renewed, will be retried: %s", error)
 
-    def _write(self) -> None:
+    def _write(self, *, waits: bool = False) -> float:
+        """Write this job's claim; return the time, by the clock of the file system."""
         self._beat += 1
-        claim = {"host": socket.gethostname(), "pid": os.getpid(), "beat": self._beat}
-        self._directory.write(self._path(self._id), json.dumps(claim).encode())
+        claim = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "beat": self._beat,
+            "waits": waits,
+        }
+        path = self._path(self._id)
+        self._directory.write(path, json.dumps(claim).encode())
+        return self._directory.written_seconds(path)
 
     def _remove(self, name: str) -> None:
         with suppress(FileNotFoundError):
@@ -178,6 +198,13 @@ class DirectoryLease:
     @staticmethod
     def _path(name: str) -> str:
         return f"{CLAIMS}/{name}"
+
+
+def _waits(claim: bytes) -> bool:
+    # A claim that cannot be read is one that is being written.
+    with suppress(ValueError, AttributeError):
+        return bool(json.loads(claim).get("waits"))
+    return False
 
 
 def _holder(claim: bytes) -> str:
