@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.functions import spark_partition_id
 
 from rockoon_spark.java import find_java
 
@@ -55,8 +54,9 @@ def parallel_tasks(spark: SparkSession) -> int:
     context = getattr(spark, "sparkContext", None)
     if context is not None:
         return int(context.defaultParallelism)
-    # A client of Spark Connect has no context: a range has as many partitions by default.
-    return spark.range(1 << 20).select(spark_partition_id()).distinct().count()
+    # A client of Spark Connect has no context: a range has as many partitions by default. The
+    # expression is text, because functions of PySpark are those of the process's first session.
+    return spark.range(1 << 20).selectExpr("spark_partition_id()").distinct().count()
 
 
 _ANSWER = "number int, answer string"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from rockoon.testing.disposable import DisposableCluster
 from rockoon_spark.session import session
@@ -37,6 +38,20 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         )
     yield found
     found.stop()
+
+
+@pytest.fixture(scope="session")
+def connect_address(spark: SparkSession) -> str:
+    """The address of a server of Spark Connect, in the process of the classic session."""
+    return f"sc://127.0.0.1:{spark.conf.get('spark.connect.grpc.binding.port')}"
+
+
+@pytest.fixture(scope="session")
+def connect(connect_address: str) -> Iterator[ConnectSession]:
+    """A client of Spark Connect."""
+    client = ConnectSession(connect_address)
+    yield client
+    client.stop()
 
 
 @pytest.fixture(scope="session")

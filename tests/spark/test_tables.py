@@ -28,14 +28,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="module")
-def connect(spark: SparkSession) -> Iterator[ConnectSession]:
-    """A client of Spark Connect; its server is in the process of the classic session."""
-    client = ConnectSession(f"sc://127.0.0.1:{spark.conf.get('spark.connect.grpc.binding.port')}")
-    yield client
-    client.stop()
-
-
 def rows(frame: Any) -> list[dict[str, Any]]:
     return sorted((row.asDict() for row in frame.collect()), key=repr)
 
