@@ -32,48 +32,40 @@ class KeyRun:
         start: physical offset of the first batch.
         next_offset: physical offset after the last batch.
         ends: physical offset after each batch.
+        times_ms: store time of each batch.
+        counts: number of keys of each batch.
+        hashes, offsets: as in `PackedKeys`, of all batches.
     """
 
-    __slots__ = ("_counts", "_hashes", "_offsets", "_times_ms", "ends", "next_offset", "start")
+    __slots__ = ("counts", "ends", "hashes", "next_offset", "offsets", "start", "times_ms")
 
     def __init__(self, start: int) -> None:
         self.start = self.next_offset = start
         self.ends = array("q")
-        self._times_ms = array("q")
-        # Number of keys of each batch.
-        self._counts = array("q")
-        self._hashes = bytearray()
-        self._offsets = bytearray()
+        self.times_ms = array("q")
+        self.counts = array("q")
+        self.hashes = bytearray()
+        self.offsets = bytearray()
 
     @property
     def newest_ms(self) -> int:
         """Return the store time of the newest record, epoch milliseconds."""
-        return self._times_ms[-1]
+        return self.times_ms[-1]
 
     @property
     def cached_bytes(self) -> int:
-        return BATCH_BYTES * len(self.ends) + 2 * len(self._hashes)
-
-    def add(self, end: int, keys: PackedKeys, stored_ms: int) -> None:
-        """Add the batch from `next_offset` to `end`."""
-        hashes, offsets = keys
-        self.ends.append(end)
-        self._times_ms.append(stored_ms)
-        self._counts.append(len(hashes) // _KEY_BYTES)
-        self._hashes += hashes
-        self._offsets += offsets
-        self.next_offset = end
+        return BATCH_BYTES * len(self.ends) + 2 * len(self.hashes)
 
     def cut(self, count: int) -> "KeyRun":
         """Remove the first batches, but not all, and return them."""
         head = KeyRun(self.start)
-        key_bytes = sum(self._counts[:count]) * _KEY_BYTES
+        key_bytes = sum(self.counts[:count]) * _KEY_BYTES
         for name, size in (
             ("ends", count),
-            ("_times_ms", count),
-            ("_counts", count),
-            ("_hashes", key_bytes),
-            ("_offsets", key_bytes),
+            ("times_ms", count),
+            ("counts", count),
+            ("hashes", key_bytes),
+            ("offsets", key_bytes),
         ):
             column = getattr(self, name)
             setattr(head, name, column[:size])
@@ -84,11 +76,9 @@ class KeyRun:
     def entries(self) -> KeyEntries:
         """Return all keys as index entries."""
         return KeyEntries(
-            np.frombuffer(self._hashes, np.int64),
-            np.frombuffer(self._offsets, np.int64),
-            np.repeat(
-                np.frombuffer(self._times_ms, np.int64), np.frombuffer(self._counts, np.int64)
-            ),
+            np.frombuffer(self.hashes, np.int64),
+            np.frombuffer(self.offsets, np.int64),
+            np.repeat(np.frombuffer(self.times_ms, np.int64), np.frombuffer(self.counts, np.int64)),
         )
 
 
@@ -124,7 +114,8 @@ class FoundKeys:
         """
         if self._is_full:
             self._is_full = self._bytes > self._bytes_max // 2
-        total = self._bytes + BATCH_BYTES + 2 * len(keys.hashes)
+        hashes, offsets = keys
+        total = self._bytes + BATCH_BYTES + 2 * len(hashes)
         if self._is_full or total > self._bytes_max:
             self._is_full = True
         elif self.wanted:
@@ -132,7 +123,13 @@ class FoundKeys:
             if run is None or run.next_offset != start:
                 run = KeyRun(start)
                 self._runs.append(run)
-            run.add(end, keys, stored_ms)
+            # Not a method of the run: each append would need one more Python call.
+            run.ends.append(end)
+            run.times_ms.append(stored_ms)
+            run.counts.append(len(hashes) // _KEY_BYTES)
+            run.hashes += hashes
+            run.offsets += offsets
+            run.next_offset = end
             self._bytes = total
 
     def pop_run(self, position: int, end: int, bytes_max: int) -> KeyRun | None:
