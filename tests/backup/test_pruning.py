@@ -212,6 +212,7 @@ def test_a_backup_to_an_object_store_is_whole_whenever_old_ones_are_removed(
         make(place, chance)
     making = Making(place)
     harsh = chance.random() < 0.2
+    others: dict[int, Callable[[], object]]
 
     def works() -> None:
         making.begin()

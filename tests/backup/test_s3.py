@@ -5,7 +5,6 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -125,15 +124,11 @@ async def test_what_is_wrong_with_an_address_is_one_sentence(
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
 
-    def fails(place: str) -> str:
-        with pytest.raises(BackupError) as failure:
-            open_destination(place).write("file", b"content")
-        with pytest.raises(BackupError) if "elsewhere" not in place else nullcontext():
-            assert open_destination(place).names() == {}
-        return str(failure.value)
-
-    missing = fails(server.place("elsewhere/backups"))
-    assert missing.startswith("s3://elsewhere/backups/file cannot be written: ")
-    assert "'regoin'" in fails(f"{server.place('bucket/backups')}&regoin=eu-west-1")
-    away = fails("s3://bucket/backups?scheme=http&endpoint_override=127.0.0.1%3A1")
-    assert away.startswith("s3://bucket/backups/file cannot be written: ")
+    missing = open_destination(server.place("elsewhere/backups"))
+    with pytest.raises(BackupError, match=r"^s3://elsewhere/backups/file cannot be written: "):
+        missing.write("file", b"content")
+    with pytest.raises(BackupError, match=r"^s3://bucket/backups cannot be used: .*'regoin'"):
+        open_destination(f"{server.place('bucket/backups')}&regoin=eu-west-1").names()
+    away = open_destination("s3://bucket/backups?scheme=http&endpoint_override=127.0.0.1%3A1")
+    with pytest.raises(BackupError, match=r"^s3://bucket/backups cannot be read: "):
+        away.names()

@@ -4,6 +4,7 @@ import asyncio
 import random
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -214,7 +215,7 @@ async def test_a_broker_that_leaves_meanwhile_gets_no_queues(
     async with Overtaken(own_etcd.endpoint, [DeleteKey(only(keys[LOG]))], keys[LOG]) as etcd:
         nodes = [PutKey(key, node_value(broker_node(name))) for name, key in keys.items()]
         await etcd.transaction([], nodes)
-        topics = TopicRecords(etcd, KEYSPACE, lambda _: [], asyncio.Event().wait)
+        topics = TopicRecords(etcd, KEYSPACE, lambda _: [], never)
         if call == "create anywhere":
             await topics.create(request)
             assert await keys_of_topic(etcd) == kept
@@ -290,6 +291,11 @@ class Owner:
             assert sum(each.queues for each in topic.blocks) == self.queues
 
 
+async def never() -> None:
+    """No broker has to be waited for."""
+    raise AssertionError("there is a live broker")
+
+
 async def persistently(nameserver: Nameserver) -> None:
     """Remove the broker; repeat the call as long as topics change too often."""
     while True:
@@ -305,7 +311,7 @@ async def test_topics_that_change_meanwhile_keep_their_changes_and_lose_the_brok
     shared_etcd: EtcdServer, cluster: str, seed: int
 ) -> None:
     chance = random.Random(seed)
-    settings = {"etcd": (shared_etcd.endpoint,), "cluster": cluster}
+    settings: dict[str, Any] = {"etcd": (shared_etcd.endpoint,), "cluster": cluster}
     async with (
         asyncio.timeout(DEADLINE_SECONDS),
         running_nameserver(**settings) as one,
@@ -333,7 +339,7 @@ async def test_topics_that_change_meanwhile_keep_their_changes_and_lose_the_brok
         removed.set()
     async with Etcd([shared_etcd.endpoint]) as etcd:
         keyspace = Keyspace(cluster)
-        topics = TopicRecords(etcd, keyspace, lambda _: [], asyncio.Event().wait)
+        topics = TopicRecords(etcd, keyspace, lambda _: [], never)
         for owner in owners:
             key = TopicKey(owner.name)
             found = await etcd.read_at_once(keyspace.one(key), keyspace.blocks(owner.name))

@@ -64,8 +64,8 @@ async def test_an_etcd_of_a_snapshot_has_the_former_revisions(
     wanted = {each.key: each for each in items if each.key != deleted.key}
     wanted[changed.key] = changed._replace(value=b"new", mod_revision=REVISION + 1)
     async with Etcd([new_etcd.endpoint]) as etcd:
-        found = await etcd.read(KEYSPACE.everything)
-        assert found == (Header(REVISION + 2, header.cluster_id), sorted(wanted.values()))
+        after = await etcd.read(KEYSPACE.everything)
+        assert after == (Header(REVISION + 2, header.cluster_id), sorted(wanted.values()))
 
 
 async def test_an_etcd_of_a_snapshot_has_nothing_but_the_keys(new_etcd: EtcdServer) -> None:
