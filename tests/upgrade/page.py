@@ -163,7 +163,9 @@ async def started(operator: Operator, local: LocalCluster, elect: Block) -> None
     copies again whose names belonged to killed processes.
     """
     async with asyncio.timeout(DEADLINE_SECONDS):
-        async with rockoon.connect(local.nameservers, retry_seconds=1.0) as cluster:
+        async with rockoon.connect(
+            local.nameservers, connect_seconds_max=DEADLINE_SECONDS, retry_seconds=1.0
+        ) as cluster:
             while True:
                 try:
                     await cluster.admin.progress()
