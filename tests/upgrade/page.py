@@ -24,13 +24,14 @@ from rockoon.errors import RockoonError
 from rockoon.local import LocalCluster, LocalClusterError
 from rockoon_nameserver.etcd import Etcd
 from rockoon_nameserver.etcd_data import PutKey, only
-from support.waiting import DEADLINE_SECONDS
 
 PAGE = REPOSITORY / "docs" / "operate" / "upgrade.md"
 IDENTITY = "/rockoon/rockoon/identity"
 COPIES = 3
 SENT = 100
 BLOCK_SECONDS_MAX = 120.0
+# A lease of a killed process ends, a copy is elected, and all services get ready.
+START_SECONDS_MAX = 300.0
 
 Say = Callable[[str], None]
 
@@ -162,9 +163,9 @@ async def started(operator: Operator, local: LocalCluster, elect: Block) -> None
     """Wait until all services are ready. Meanwhile, elect a copy of the offset service, and start
     copies again whose names belonged to killed processes.
     """
-    async with asyncio.timeout(DEADLINE_SECONDS):
+    async with asyncio.timeout(START_SECONDS_MAX):
         async with rockoon.connect(
-            local.nameservers, connect_seconds_max=DEADLINE_SECONDS, retry_seconds=1.0
+            local.nameservers, connect_seconds_max=START_SECONDS_MAX, retry_seconds=1.0
         ) as cluster:
             while True:
                 try:
