@@ -10,7 +10,7 @@ WORKERS ?= 6
 unexport PYTHONDONTWRITEBYTECODE
 EDITABLE := $(foreach package,$(PACKAGES),-e ./$(package))
 
-.PHONY: help cluster setup check test docs stranger explore demo demo-spark hosts k8s rolling upgrade mixed failover faults bench compare bench-gateway bench-goals bench-instructions bench-kernel bench-spark tables fuzz model load load-compare load-help load-overhead capacity soak rocketmq conformance day2 telemetry grpc-peers spring gateway-faults several-gateways wheels images protos settings chart helm format clean
+.PHONY: help cluster setup check test docs stranger explore demo demo-spark hosts k8s rolling upgrade mixed failover faults bench compare bench-gateway bench-goals bench-instructions bench-kernel bench-spark tables tables-spark fuzz model load load-compare load-help load-overhead capacity soak rocketmq conformance day2 telemetry grpc-peers spring gateway-faults several-gateways wheels images protos settings chart helm format clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -220,6 +220,10 @@ bench-spark: setup  ## decoding, index, rebuild, compaction: MB/s and records/s,
 # 500 kills take about twelve minutes on two quiet cores. SEED, printed by each run, decides them.
 tables: setup  ## tables that follow a topic while writers, brokers and the catalogue are killed: KILLS=500 SEED=7 CATALOG=rest|sqlite
 	@PYTHONPATH=tests $(BIN)/python -m tables --kills $(or $(KILLS),500) $(if $(SEED),--seed $(SEED)) $(if $(CATALOG),--catalog $(CATALOG))
+
+# PySpark 4.1 comes from pip and the jars from Maven, once, into .compare. Two minutes on two quiet cores.
+tables-spark: setup  ## the functions of docs/use/tables.md for foreachBatch, with Iceberg's and Delta's packages
+	@PYTHONPATH=tests:. $(BIN)/python -m tables.spark_recipes
 
 # A dead link, or a name in a docstring that is nowhere in the code, fails it.
 docs: $(VENV)/.installed-docs  ## the documentation and a reference of the SDK, as a site in .docs

@@ -44,6 +44,15 @@ class Refused(Exception):
         self.status = status
 
 
+class _QuietServer(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore connections of clients that were killed."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
 class RestCatalogServer:
     """The server, in a thread or as a process.
 
@@ -99,8 +108,7 @@ class RestCatalogServer:
             def log_message(self, *_: Any) -> None:
                 """Print nothing."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-        self._server.daemon_threads = True
+        self._server = _QuietServer(("127.0.0.1", port), Handler)
 
     @property
     def uri(self) -> str:

@@ -108,7 +108,7 @@ def write(settings: SyncSettings, log_file: Path) -> None:
         if text is None:
             logging.exception("bug")
             raise
-        logging.exception("ended: %s", text)
+        logging.warning("ended: %s", text)
         sys.exit(1)
 
 
@@ -260,6 +260,8 @@ class Killing:
 
     def send(self, is_over: Callable[[], bool]) -> None:
         number = 0
+        # Batches that are sent again.
+        logging.getLogger("rockoon").setLevel(logging.ERROR)
         with self.cluster.connect() as connection:
             while not is_over():
                 number += 1

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from rockoon.testing.disposable import DisposableCluster
 from support.lake import Lake
 from support.waiting import DEADLINE_SECONDS
 
+PAGE = Path(__file__).parents[2] / "docs" / "use" / "tables.md"
 PROGRAM = (sys.executable, "-m", "rockoon.cli")
 
 
@@ -191,3 +194,47 @@ def test_neither_pyspark_nor_java_is_needed_and_a_missing_package_is_named(
     done = without("pyiceberg")
     assert done.status == 1
     assert "needs pyiceberg: pip install 'rockoon-spark[tables]'" in done.errors
+
+
+def test_the_commands_and_the_program_of_the_page_run(
+    cluster: DisposableCluster, topic: str, lake: Lake
+) -> None:
+    page = (
+        PAGE.read_text()
+        .replace("sync orders", f"sync {topic}")
+        .replace("lag orders", f"lag {topic}")
+    )
+    (commands,) = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    program = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0]
+    create = (
+        "import pyarrow as pa; from pyiceberg.catalog import load_catalog;"
+        " lake = load_catalog('lake'); lake.create_namespace('sales');"
+        " lake.create_table('sales.orders', pa.schema([('_body', pa.binary())]))"
+    )
+    properties = {f"PYICEBERG_CATALOG__LAKE__{k.upper()}": v for k, v in lake.properties.items()}
+    named = environment(cluster) | properties | {"PYICEBERG_CATALOG__LAKE__URI": lake.uri}
+    program = program.replace("rockoon.offsets.orders", f"rockoon.offsets.{topic}")
+    # The bodies of this topic are numbers, which are no JSON objects.
+    commands = commands.replace("--once", "--once --body json --errors-table sales.errors --create")
+    lines = map(shlex.split, commands.splitlines())
+    steps = [["python", "-c", create], *lines, ["python", "-c", program]]
+    outputs = []
+    for step in steps:
+        command = [
+            sys.executable,
+            *(["-m", "rockoon.cli"] if step[0] == "rockoon" else []),
+            *step[1:],
+        ]
+        done = subprocess.run(
+            command,
+            env=named,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_SECONDS,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, ""), step
+        outputs.append(done.stdout)
+    assert outputs[1] == "sales.orders: 0 messages; sales.errors: 10\n"
+    assert "total lag: 0 messages, last commit" in outputs[2]
+    assert topic in outputs[3]

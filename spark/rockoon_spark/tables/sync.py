@@ -182,7 +182,8 @@ class TableSync:
         self._resources.callback(self._cluster.close)
         try:
             self._cluster_id = self._cluster.cluster_id()
-            self._cluster.check_names(self._cluster.queues())
+            queues = self._repeated(self._cluster.queues, ONCE_RETRY_SECONDS)
+            self._cluster.check_names(queues)
             self._repeated(self._open_tables, ONCE_RETRY_SECONDS)
         except BaseException:
             self._resources.close()
