@@ -214,7 +214,7 @@ bench-instructions: cluster  ## instructions of a message, which other work on t
 bench-kernel: cluster  ## what a message costs in the format code, with NumPy and with the compiled kernel
 	@$(BIN)/python -m bench.kernel
 
-bench-spark: setup  ## decoding, index, rebuild, compaction: MB/s and records/s, as ratios of one run
+bench-spark: setup  ## decoding, jobs, reads of a topic, plans, beside Spark's source for Kafka: rates, as ratios of one run
 	@$(BIN)/python -m bench.spark
 
 # 500 kills take about twelve minutes on two quiet cores. SEED, printed by each run, decides them.

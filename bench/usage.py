@@ -103,19 +103,27 @@ class Spent:
 
     seconds: float = 0.0
     cpu_seconds: float = 0.0
+    apart_cpu_seconds: float = 0.0
+    """The part of the processes that were named; see `spending`."""
 
 
 @contextmanager
-def spending() -> Iterator[Spent]:
+def spending(without: Sequence[int] = (), apart: Sequence[int] = ()) -> Iterator[Spent]:
     """Context manager that measures its block; the yielded result is valid after the block.
 
     CPU seconds are those of this process and its descendants, including ended ones.
+
+    Args:
+        without: process ids of servers whose CPU is not counted, with that of their descendants.
+        apart: process ids of servers whose CPU is also returned by itself.
     """
     spent = Spent()
-    before, began = _cpu_with_ended(), time.perf_counter()
+    starts = _cpu_with_ended() - cpu_seconds(without), cpu_seconds(apart)
+    began = time.perf_counter()
     yield spent
     spent.seconds = time.perf_counter() - began
-    spent.cpu_seconds = _cpu_with_ended() - before
+    spent.cpu_seconds = _cpu_with_ended() - cpu_seconds(without) - starts[0]
+    spent.apart_cpu_seconds = cpu_seconds(apart) - starts[1]
 
 
 def _cpu_with_ended() -> float:

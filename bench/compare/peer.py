@@ -131,9 +131,17 @@ class KafkaPeer(Peer):
         super().__init__(ports)
         self._libraries = self._classes = self._python = Path()
 
-    def prepare(self) -> Mapping[str, str]:
+    def fetch(self) -> Path:
+        """Fetch the broker; return the directory of its jars.
+
+        Raises:
+            NotHere: this machine cannot fetch it.
+        """
         self._libraries = programs.maven(KAFKA_POM, programs.CACHE / "kafka")
-        self._classes = programs.compiled(KAFKA_CLIENT, self._libraries)
+        return self._libraries
+
+    def prepare(self) -> Mapping[str, str]:
+        self._classes = programs.compiled(KAFKA_CLIENT, self.fetch())
         self._python = programs.python()
         named = {name: programs.python_version(name) for name in ("confluent-kafka", "aiokafka")}
         return {"Kafka": pom_version(KAFKA_POM), **named}

@@ -20,6 +20,8 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from bench.command import parser, stores
+from bench.compare.programs import NotHere
+from bench.spark.beside_kafka import measure_beside_kafka
 from bench.spark.compactions import measure_compactions
 from bench.spark.jobs import (
     COLUMN_SETS,
@@ -30,6 +32,7 @@ from bench.spark.jobs import (
     seconds_of,
     spark_on,
 )
+from bench.spark.many_queues import QUEUES, measure_plans
 from bench.spark.report import JOB, PROCESS, SPARK, Figure, Figures
 from bench.spark.scan import measure_scans
 from bench.spark.stores import StoreMade, make_store
@@ -37,10 +40,12 @@ from bench.spark.topics import measure_topics, to_json
 from bench.usage import Spent
 from rockoon_spark.java import JavaMissing
 
-PARTS = ("topics", "scan", "compactions", "process", "spark", *JOBS)
+PARTS = ("topics", "scan", "plans", "kafka", "compactions", "process", "spark", *JOBS)
 # Parts that make stores of their own.
-OWN_STORES = frozenset({"topics", "scan", "compactions"})
+OWN_STORES = frozenset({"topics", "scan", "plans", "kafka", "compactions"})
 COMPACTIONS = 20
+# Messages of the comparison with Kafka's source.
+MESSAGES, QUICK_MESSAGES = 2_000_000, 100_000
 FILE_BYTES = 1 << 30
 QUICK_FILE_BYTES = 64 << 20
 # Size of the log of one topic among others, as a part of a file.
@@ -124,11 +129,23 @@ def measure(console: Console, folder: Path, arguments: argparse.Namespace) -> Fi
     return bench.figures
 
 
+def _beside_kafka(
+    console: Console, directory: Path, messages: int, rounds: int
+) -> list[dict[str, Any]]:
+    try:
+        found = measure_beside_kafka(console, directory, messages, rounds)
+    except NotHere as reason:
+        console.print(f"skipped: beside Kafka: {reason}", markup=False)
+        return []
+    return [asdict(each) for each in found]
+
+
 def main(given: Sequence[str] | None = None) -> int:
     options = parser("make bench-spark", __doc__, PARTS)
     options.add_argument("--cores", type=int, action="append", help="default: one, then two")
     options.add_argument("--rounds", type=int, default=2, help="runs of each, the faster counts")
     options.add_argument("--quick", action="store_true", help="64 MiB and 128 MiB")
+    options.add_argument("--messages", type=int, help="of the comparison with Kafka's source")
     arguments = options.parse_args(given)
     console = Console(highlight=False, width=TABLE_WIDTH)
     directory: Path = arguments.dir
@@ -148,7 +165,13 @@ def main(given: Sequence[str] | None = None) -> int:
     if "scan" in parts:
         scans = measure_scans(console, file_bytes, arguments.rounds)
         figures += [asdict(each) for each in scans]
+    if "plans" in parts:
+        plans = measure_plans(console, QUEUES, arguments.rounds)
+        figures += [asdict(each) for each in plans]
     try:
+        if "kafka" in parts:
+            messages = arguments.messages or (QUICK_MESSAGES if arguments.quick else MESSAGES)
+            figures += _beside_kafka(console, directory, messages, arguments.rounds)
         if "compactions" in parts:
             with stores(directory) as folder, spark_on(max(CORES), folder) as spark:
                 figures += [

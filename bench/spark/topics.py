@@ -186,7 +186,7 @@ def _best(
                 for batch in rows(partition.read(), selection, _COLUMNS, _refuse)
             )
         spent = time.process_time() + broker_cpu() - before
-        runs.append((count, carried.bytes, round(spent, 3)))
+        runs.append((count, carried.bytes, round(spent, 4)))
     return min(runs, key=lambda run: run[2])
 
 
@@ -195,7 +195,7 @@ def _print(console: Console, figures: Sequence[TopicFigure]) -> None:
     for each in figures:
         megabytes = f"{each.bytes / 1e6:.2f}"
         table.add_row(
-            each.source, each.read, f"{each.rows:,}", megabytes, f"{each.cpu_seconds:.3f}"
+            each.source, each.read, f"{each.rows:,}", megabytes, f"{each.cpu_seconds:.4f}"
         )
     console.print(table)
 

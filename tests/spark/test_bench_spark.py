@@ -1,11 +1,16 @@
 """The benchmark's stores are whole, and every measure of it runs."""
 
+from itertools import product
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from rich.console import Console
 
+from bench.compare.programs import NotHere
+from bench.spark.beside_kafka import QUERIES, measure_beside_kafka
 from bench.spark.jobs import COLUMN_SETS, JOBS, WORK, partitions_of, read_columns, seconds_of
+from bench.spark.many_queues import measure_plans
 from bench.spark.report import GIB, JOB, Figure, Figures
 from bench.spark.stores import StoreMade, make_store
 from rockoon_format.scan import ScanEnd, scan
@@ -65,6 +70,22 @@ def test_every_measure_of_spark_runs(
     assert {runs[name].entries for name in ("rebuild", "compact", "export")} == {store.records}
     assert runs["rebuild"].shuffle_bytes > 0
     assert all(each.bytes_written > 0 for each in runs.values())
+
+
+@pytest.mark.soak
+def test_plans_and_queries_beside_kafka_are_measured(tmp_path: Path) -> None:
+    console = Console(quiet=True)
+    plans = measure_plans(console, 100, 1)
+    assert len(plans) == 3
+    assert all(each.cpu_seconds > 0 for each in plans)
+    try:
+        figures = measure_beside_kafka(console, tmp_path, 2000, 1)
+    except NotHere as reason:
+        pytest.skip(str(reason))
+    assert {(each.query, each.source) for each in figures} == set(
+        product(QUERIES, ("rockoon", "kafka"))
+    )
+    assert {each.rows for each in figures} == {2000, 20}
 
 
 def test_the_slope_leaves_out_what_a_run_costs_beside_its_bytes() -> None:
