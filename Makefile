@@ -217,11 +217,11 @@ bench-kernel: cluster  ## what a message costs in the format code, with NumPy an
 bench-spark: setup  ## decoding, jobs, reads of a topic, plans, beside Spark's source for Kafka: rates, as ratios of one run
 	@$(BIN)/python -m bench.spark
 
-# 500 kills take about twelve minutes on two quiet cores. SEED, printed by each run, decides them.
+# 100 kills took seven minutes on two busy cores. SEED, printed by each run, decides them.
 tables: setup  ## tables that follow a topic while writers, brokers and the catalogue are killed: KILLS=500 SEED=7 CATALOG=rest|sqlite
 	@PYTHONPATH=tests $(BIN)/python -m tables --kills $(or $(KILLS),500) $(if $(SEED),--seed $(SEED)) $(if $(CATALOG),--catalog $(CATALOG))
 
-# PySpark 4.1 comes from pip and the jars from Maven, once, into .compare. Two minutes on two quiet cores.
+# PySpark 4.1 comes from pip and the jars from Maven, once, into .compare. Ten minutes on two busy cores.
 tables-spark: setup  ## the functions of docs/use/tables.md for foreachBatch, with Iceberg's and Delta's packages
 	@PYTHONPATH=tests:. $(BIN)/python -m tables.spark_recipes
 
