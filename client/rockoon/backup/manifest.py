@@ -6,7 +6,7 @@
                                     manifest is written
         BACKUP/progress             state of the offset service
         BACKUP/routes               keys of the nameservers
-        BACKUP/compacted/LOG/...    files of a generation
+        BACKUP/LOG/...              files of a generation
         logs/LOG/START-END-XXXXXXXX parts of logs; later backups refer to them
 
 A manifest is JSON, and on the last line the SHA-256 of the text before it. Offsets are physical
