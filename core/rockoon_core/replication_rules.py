@@ -117,8 +117,8 @@ def consistent_point(leader: Sequence[Boundary], follower: Sequence[Boundary]) -
         leader, follower: boundaries of their logs; the oldest may be missing.
 
     Returns:
-        The end of the last common epoch in the log that has fewer records of it.
-        0: no epoch is common, and both logs have all their epochs. One of them belongs to a first
+        The end of the last common epoch, in the log in which this epoch ends first.
+        0: no epoch is common, and both logs have all their epochs. One log belongs to a first
         leader without followers.
         None: no record is known to be common, because old epochs are missing. Also None if the
         follower would have to cut records of its epoch 0: they were committed as the only copy.

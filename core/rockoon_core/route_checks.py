@@ -30,7 +30,7 @@ from rockoon_proto.v1.nameserver_pb2 import (
 )
 
 QUEUES_PER_BLOCK_MAX = 4_096
-# Each is an operation of one transaction, of which etcd allows 128.
+# Each placement is one operation of a transaction; etcd allows 128 operations.
 PLACEMENTS_MAX = 100
 ATTRIBUTES_MAX = 64
 ATTRIBUTE_BYTES_MAX = 4_096

@@ -173,7 +173,7 @@ class SessionConnection(asyncio.BufferedProtocol):
         # Reading is paused; the connection waits in the line or for a timer.
         self._is_paused = self._is_in_line = False
         self._has_flush = False
-        # Number of calls of `wrote` since the last turn, and the last such number that was not 0.
+        # Number of calls of `wrote` since the last turn, and in the last turn that had one.
         self._writes = self._writes_before = 0
         # Until the next turn, if the peer has sent much without effect.
         self._pause_seconds = 0.0

@@ -113,7 +113,7 @@ class Server:
         self._reuse_port = reuse_port
         self._sessions = sessions or implementation.implementation()
         self._on_many_ended = on_many_ended
-        # Open calls of ended connections since the last call of it.
+        # Open calls of connections that ended since the last call of `_on_many_ended`.
         self._ended_calls = 0
         self._ended_timer: asyncio.TimerHandle | None = None
         self._ended_seconds = 0.0
