@@ -115,7 +115,7 @@ async def test_what_cannot_be_stored_once_is_refused(
             with pytest.raises(error, match=text):
                 await append(broker, request)
         await append(broker, numbered(0, b"x"))
-        with pytest.raises(SequenceGap, match="sequence 2 and waits for 1"):
+        with pytest.raises(SequenceGap, match="number 2 instead of 1"):
             await append(broker, numbered(2, b"x"))
         assert await broker.bodies("T") == [b"x"]
 

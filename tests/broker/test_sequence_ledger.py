@@ -60,7 +60,7 @@ def test_a_new_producer_begins_with_0() -> None:
 def test_the_next_batch_is_new_and_one_beyond_it_a_gap() -> None:
     ledger = ledger_with(run(0, 10))
     assert ledger.stored(batch(10), 5, NOW_MS) == ()
-    with pytest.raises(SequenceGap, match="sequence 11 and waits for 10"):
+    with pytest.raises(SequenceGap, match="number 11 instead of 10"):
         ledger.stored(batch(11), 5, NOW_MS)
 
 

@@ -271,7 +271,7 @@ def test_a_group_is_paused_and_resumed_and_keeps_what_else_was_said_of_it(rockoo
         (["offsets", "reset", "absent", "TAKEN", "--to-latest"], "group 'absent' does not exist"),
         (
             ["offsets", "undo", "absent"],
-            "'absent' is known: a plan is kept for ten minutes, an app",
+            "'absent' does not exist: plans are kept for ten minutes",
         ),
         (["offsets", "export", "absent"], "consumer group 'absent' does not exist"),
         (["offsets", "export", "--broker", "absent"], "no live broker is named 'absent'"),

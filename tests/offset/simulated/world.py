@@ -262,12 +262,12 @@ class SimulatedBrokers:
         self._on_told = on_told
 
     async def queue_states(
-        self, queues: Iterable[MessageQueue]
+        self, queues: Iterable[MessageQueue], *, offsets_only: bool = False
     ) -> dict[MessageQueue, QueueState | RockoonError]:
         chance = self._world.chance
         if chance.random() < 0.2:
             await Pause()
-        answers = {queue: self._state(queue) for queue in queues}
+        answers = {queue: self._state(queue, offsets_only=offsets_only) for queue in queues}
         # An answer is under way for a while, and old when it arrives.
         way = chance.random()
         for _ in range(
@@ -281,13 +281,14 @@ class SimulatedBrokers:
     ) -> dict[MessageQueue, int]:
         return dict.fromkeys(offsets, DELETED_EXPIRED)
 
-    def _state(self, queue: MessageQueue) -> QueueState | RockoonError:
+    def _state(self, queue: MessageQueue, *, offsets_only: bool) -> QueueState | RockoonError:
         if self._world.away.get(queue.broker):
             return BrokerUnavailable(broker=queue.broker)
         log = self._world.log(queue)
         if log is None:
             return QueueNotFound(topic=queue.topic, queue=queue.queue_id, broker=queue.broker)
-        in_memory = None if log.max == log.min else log.min == 0 and log.max < 500
+        is_unread = offsets_only or log.max == log.min
+        in_memory = None if is_unread else log.min == 0 and log.max < 500
         state = QueueState(log.min, log.max, in_memory, self._world.wall_ms)
         self._on_told(queue, state)
         return state
