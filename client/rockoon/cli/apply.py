@@ -49,7 +49,8 @@ class ApplyCommand(TyperCommand):
         except Exception as failure:
             # typer does not export the base of its usage errors. `--help` raises another exception.
             if hasattr(failure, "format_message") and hasattr(failure, "exit_code"):
-                failure.exit_code = FAILED
+                usage_error: Any = failure
+                usage_error.exit_code = FAILED
             raise
 
 
