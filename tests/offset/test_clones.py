@@ -90,6 +90,28 @@ async def test_a_commit_during_the_call_is_cloned_although_the_broker_answered_b
     assert (step.to_offset, step.max_offset, step.clamped) == (103, 103, False)
 
 
+@pytest.mark.parametrize("change", ["release", "metadata"])
+async def test_a_change_without_a_new_offset_during_the_call_is_no_proof_of_a_later_end(
+    cluster: Cluster, change: str
+) -> None:
+    epoch = await two_groups(cluster)
+    cluster.broker.queue(TOPIC).lose_from(40)
+    answer = cluster.broker.hold_next_status()
+    cluster.broker.held = False
+    call = cloned(cluster)
+    await cluster.until(lambda: cluster.broker.held)
+    entry = pb.CommitEntry(queue=cluster.ref(0), offset=50, epoch=epoch, metadata="note")
+    commit = pb.CommitRequest(group=GROUP, member_id="m1", entries=[entry])
+    if change == "release":
+        commit.entries[0].ClearField("metadata")
+        commit.release.append(cluster.ref(0))
+    (result,) = (await cluster.stub.Commit(commit)).results
+    assert not result.HasField("error")
+    answer.set()
+    (step,) = (await call).steps
+    assert (step.to_offset, step.max_offset, step.clamped) == (40, 40, True)
+
+
 async def test_queues_without_progress_of_the_other_group_do_not_change(cluster: Cluster) -> None:
     await two_groups(cluster)
     await cluster.add_queues(1)

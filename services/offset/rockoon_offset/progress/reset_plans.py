@@ -363,11 +363,14 @@ def end_of(state: QueueState, before: Progress | None, now: Progress | None) -> 
     """Return the state of a queue with its end raised to an offset that was committed during the
     broker call.
 
-    This commit proves a later end. Progress that was beyond the end before the call does not,
-    because the broker may have lost the end of its log.
+    This commit proves a later end. An offset that was beyond the end before the call does not,
+    because the broker may have lost the end of its log; nor does a change of its owner or metadata.
     """
-    moved = now is not None and now != before and now.offset > state.max_offset
-    return replace(state, max_offset=now.offset) if now and moved else state
+    if now is None or now.offset <= state.max_offset:
+        return state
+    if before is not None and now.offset <= before.offset:
+        return state
+    return replace(state, max_offset=now.offset)
 
 
 def raised(answer: Answer | RockoonError) -> Answer:
