@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,25 @@ def test_replaced_files_stay_for_readers_that_have_begun(tmp_path: Path) -> None
     assert set(old) < set(visible(tmp_path))
     wait_until(is_over, "the replaced files are removed")
     assert target.names("_staging") == kept_paths(target) == []
+
+
+@pytest.mark.parametrize("kind", ["path", "object store"])
+def test_a_run_that_was_not_published_removes_no_replaced_files(tmp_path: Path, kind: str) -> None:
+    """A job was killed while it removed the staging directory of a rolled back merge."""
+    target = TARGETS[kind](tmp_path)
+    for number in (1, 2):
+        publish(target, stage(target, number))
+    merge = stage_merge(target)
+    publish(target, stage(target, 3))
+    target.write(f"{target.staging(merge.run_id)}/replaced.json", merge.to_json().encode())
+    recover(target)
+    assert visible(tmp_path) == named(target) == sorted(paths(1) + paths(2) + paths(3))
+    assert target.names("_staging") == []
+    stage_merge(target)
+    target.write("_staging/merge/replaced.json", replace(merge, run=4).to_json().encode())
+    recover(target)
+    assert visible(tmp_path) == named(target)
+    assert target.names("_staging") == []
 
 
 def test_former_versions_refuse_a_manifest_that_replaces_files(tmp_path: Path) -> None:
@@ -320,6 +340,20 @@ def test_what_is_wrong_in_a_merged_file_is_found_and_a_damaged_file_is_not_merge
     (problem,) = verified(spark, tmp_path)
     missing = table["physical_offset"][40].as_py()
     assert f"the message at physical offset {missing} is in no file" in problem
+
+
+def test_a_job_that_keeps_replaced_files_leaves_their_list(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sender = Sender(tmp_path / "broker-a")
+    sender.send(10)
+    run(spark, tmp_path)
+    sender.send(10)
+    target = ExportTarget.of(str(tmp_path / "out"))
+    assert run(spark, tmp_path, merges=True, keep_seconds=3600.0).merged == 2
+    assert len(kept_paths(target)) == 2
+    assert sorted([*named(target), *kept_paths(target)]) == target.parquet_paths()
+    assert verified(spark, tmp_path) == []
 
 
 def test_a_merge_waits_for_no_other_job(spark: SparkSession, tmp_path: Path) -> None:

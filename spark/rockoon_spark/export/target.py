@@ -512,8 +512,8 @@ def recover(target: ExportTarget, move: Move | None = None, check: Check = _noth
         staging = target.staging(run_id)
         staged = f"{staging}/{_STAGED_MANIFEST}"
         if not target.has(staged):
-            if target.has(f"{staging}/{_REPLACED}"):
-                _remove_replaced(target, _read_manifest(target, f"{staging}/{_REPLACED}"))
+            if (merge := _published_merge(target, run_id)) is not None:
+                _remove_replaced(target, merge)
             else:
                 target.remove_tree(staging)
             continue
@@ -525,17 +525,36 @@ def recover(target: ExportTarget, move: Move | None = None, check: Check = _noth
 
 def kept_paths(target: ExportTarget) -> list[str]:
     """Return the paths of replaced files that are kept for readers that have begun."""
-    lists = [f"{target.staging(run_id)}/{_REPLACED}" for run_id in target.names(_STAGING)]
-    return [
-        path for each in lists if target.has(each) for path in _read_manifest(target, each).replaces
-    ]
+    merges = [_published_merge(target, run_id) for run_id in target.names(_STAGING)]
+    return [path for merge in merges if merge is not None for path in merge.replaces]
 
 
 def discard(target: ExportTarget, run_id: str) -> None:
-    """Remove the staging directory of a run, unless the run is to be published."""
+    """Remove the staging directory of a run, unless the run is to be published, or the directory
+    lists replaced files that are to be removed later.
+    """
     staging = target.staging(run_id)
-    if run_id in target.names(_STAGING) and not target.has(f"{staging}/{_STAGED_MANIFEST}"):
+    if (
+        run_id in target.names(_STAGING)
+        and not target.has(f"{staging}/{_STAGED_MANIFEST}")
+        and _published_merge(target, run_id) is None
+    ):
         target.remove_tree(staging)
+
+
+def _published_merge(target: ExportTarget, run_id: str) -> ExportManifest | None:
+    """Return the manifest of a published merge whose replaced files are not yet removed.
+
+    The result is None for a merge that is not published. Its staging directory can list files to
+    replace: the removal of the directory after a rollback may have been interrupted.
+    """
+    path = f"{target.staging(run_id)}/{_REPLACED}"
+    if not target.has(path):
+        return None
+    merge = _read_manifest(target, path)
+    published = _manifest_path(merge.run)
+    is_published = target.has(published) and _read_manifest(target, published).run_id == run_id
+    return merge if is_published else None
 
 
 def _finish(target: ExportTarget, manifest: ExportManifest, move: Move, check: Check) -> None:
