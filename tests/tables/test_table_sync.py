@@ -285,6 +285,30 @@ def test_undecoded_messages_of_a_deleted_topic_do_not_hide_those_of_the_new_one(
     assert errors == {b"old": 12, b"new": 4}
 
 
+def test_the_offsets_of_a_table_of_errors_are_not_those_of_a_table_of_all_messages(
+    cluster: DisposableCluster,
+    topic: str,
+    settings: SyncSettings,
+    lake_over_http: Lake,
+    rest: RestCatalogServer,
+) -> None:
+    create(rest.catalog, settings)
+    send(cluster, topic, [*orders(1, 2), b"bad"])
+    once(settings)
+    into_errors = changed(settings, form="raw", table=settings.errors_table, errors_table="")
+    assert [commit.messages for commit in once(into_errors)] == [3]
+    # The rows of these messages in the table of errors do not mean that they are undecodable.
+    send(cluster, topic, [*orders(3, 4), b"worse"])
+    once(into_errors)
+    stopped_between_the_commits(settings, rest)
+    once(settings)
+    assert ids(lake_over_http, settings.table) == [1, 2, 3, 4]
+    raw = changed(into_errors, table=f"sales.{topic}-raw")
+    once(raw)
+    with pytest.raises(TableError, match="needs a column error"):
+        once(changed(settings, errors_table=raw.table))
+
+
 @pytest.mark.parametrize("is_stricter", [False, True])
 def test_a_change_of_the_schema_between_both_commits_neither_loses_nor_repeats_a_message(
     cluster: DisposableCluster,

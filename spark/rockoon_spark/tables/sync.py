@@ -52,6 +52,7 @@ from rockoon_spark.tables.rows import (
 )
 from rockoon_spark.tables.synced_table import (
     POSITION,
+    UNDECODED,
     OtherCommit,
     Position,
     SyncedTable,
@@ -199,7 +200,7 @@ class TableSync:
         self._main = SyncedTable(catalog, settings.table, settings.topic)
         self._prepare(self._main, raw_schema(with_error=False), may_create=settings.form == RAW)
         if settings.errors_table:
-            self._errors = SyncedTable(catalog, settings.errors_table, settings.topic)
+            self._errors = SyncedTable(catalog, settings.errors_table, settings.topic, UNDECODED)
             self._prepare(self._errors, raw_schema(with_error=True), may_create=True)
 
     def _prepare(self, table: SyncedTable, schema: Schema, *, may_create: bool) -> None:

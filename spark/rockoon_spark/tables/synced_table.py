@@ -2,6 +2,8 @@
 
     rockoon.offsets.TOPIC   in the summary of a snapshot: next offset of each queue, as
                             `StreamOffsets` encodes it, with the identity of the cluster
+    rockoon.undecoded.TOPIC the same in a table of undecoded messages. Another name, so that a run
+                            that writes all messages to this table does not continue there
     rockoon.losses.TOPIC    in the same summary: lost messages, if the commit continued after a loss
 
 Invariants:
@@ -41,8 +43,9 @@ from pyiceberg.table.update import AssertCurrentSchemaId, AssertTableUUID
 
 from rockoon_core.valid_text import redacted
 from rockoon_spark.stream.plan import INITIAL, StreamOffsets
+from rockoon_spark.tables.rows import ERROR
 
-OFFSETS, LOSSES = "rockoon.offsets.", "rockoon.losses."
+OFFSETS, UNDECODED, LOSSES = "rockoon.offsets.", "rockoon.undecoded.", "rockoon.losses."
 """Prefixes of properties; the topic follows."""
 
 POSITION = ("broker", "queue", "queue_offset", "store_time")
@@ -134,14 +137,16 @@ class SyncedTable:
         catalog: of the table.
         name: "namespace.table".
         topic: name of the topic.
+        prefix: OFFSETS, or UNDECODED for a table of undecoded messages.
     """
 
-    def __init__(self, catalog: Catalog, name: str, topic: str) -> None:
+    def __init__(self, catalog: Catalog, name: str, topic: str, prefix: str = OFFSETS) -> None:
         if "." not in name:
             raise TableError(f"table {name!r}: expected NAMESPACE.TABLE")
         self.name = name
         self._catalog = catalog
         self._topic = topic
+        self._offsets = prefix + topic
         self._table: Table | None = None
 
     def load(self) -> None:
@@ -196,10 +201,6 @@ class SyncedTable:
             return TopicState(INITIAL)
         self._refuse_rolled_back(json.loads(text))
         return TopicState(self._parsed(text, cluster_id))
-
-    @property
-    def _offsets(self) -> str:
-        return OFFSETS + self._topic
 
     def _ancestors(self) -> Iterator[Snapshot]:
         """Yield the current snapshot, and its ancestors that have not expired."""
@@ -279,16 +280,19 @@ class SyncedTable:
         Raises:
             TableError: one is missing.
         """
-        for name in ("topic", *POSITION):
+        for name in ("topic", *POSITION, ERROR):
             if name not in self.schema.column_names:
                 raise TableError(f"table {self.name} needs a column {name}: create it by --create")
 
     def positions(self, least: int, end: int) -> set[Position]:
-        """Return the positions of the rows of the topic with offsets in a range.
+        """Return the positions of the topic's undecoded messages with offsets in a range.
 
         Args:
             least, end: bounds of the offsets, in any queue; `end` is exclusive.
         """
-        wanted = f"topic = '{self._topic}' AND queue_offset >= {least} AND queue_offset < {end}"
+        wanted = (
+            f"topic = '{self._topic}' AND queue_offset >= {least} AND queue_offset < {end}"
+            f" AND {ERROR} IS NOT NULL"
+        )
         found = self.table.scan(row_filter=wanted, selected_fields=POSITION).to_arrow()
         return set(zip(*(found.column(name).to_pylist() for name in POSITION), strict=True))
