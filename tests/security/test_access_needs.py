@@ -7,7 +7,11 @@ from google.protobuf.message_factory import GetMessageClass
 from security.test_access_rules import SERVICES, methods
 
 from rockoon_proto.v1.broker_pb2 import ListAppendStreamsRequest
-from rockoon_proto.v1.in_flight_pb2 import ListProducersRequest
+from rockoon_proto.v1.in_flight_pb2 import (
+    ListProducersRequest,
+    ProducerReport,
+    ReportClientsRequest,
+)
 from rockoon_proto.v1.nameserver_pb2 import ProvideGroupTopicRequest
 
 # By need: calls, whose requests name topic "topic", group "group", producer group
@@ -24,7 +28,8 @@ NEEDS = {
         "OffsetService/Heartbeat OffsetService/Resolve OffsetService/Commit "
         "InFlightService/Acquire InFlightService/Acknowledge InFlightService/ChangeVisibility"
     ),
-    "read group:group, read topic:topic, write topic:topic": "InFlightService/ReportClients",
+    # Of a report of producers, which only gateways send: admin on the cluster.
+    "admin cluster, read group:group, read topic:topic": "InFlightService/ReportClients",
     "read group:group": (
         "NameServer/ProvideGroupTopic "
         "OffsetService/Leave OffsetService/WatchGroup"
@@ -113,6 +118,14 @@ def test_producers_of_all_topics_are_listed_for_who_may_see_the_cluster(
     rules, _ = SERVICES[service]
     for request in (ListAppendStreamsRequest(), ListProducersRequest()):
         assert list(rules[f"/rockoon.v1.{call}"].needs(request)) == [("read", "cluster")]
+
+
+def test_only_gateways_and_administrators_report_producers() -> None:
+    rules, _ = SERVICES["offset"]
+    needs = rules["/rockoon.v1.InFlightService/ReportClients"].needs
+    report = ProducerReport(client_id="invented")
+    assert list(needs(ReportClientsRequest(producers=[report]))) == [("admin", "cluster")]
+    assert list(needs(ReportClientsRequest())) == []
 
 
 def test_more_queues_than_a_group_asks_for_are_a_change_of_it() -> None:

@@ -56,15 +56,17 @@ def acquired(request: Any) -> Iterable[Need]:
 
 
 def reported(request: Any) -> Iterable[Need]:
-    """Require the permissions of an acquisition for a report of a group's clients, and those of a
-    send for a report of producers."""
+    """Require the permissions of an acquisition for a report of a group's clients.
+
+    Only gateways report producers: another caller could invent any number of them.
+    """
     changes = [each.subscription for each in request.lite_changes]
     for group in {each.name.group for each in (*request.clients, *changes)}:
         yield "read", group_resource(group)
     for topic in {each.parent for each in changes}:
         yield topic_need("read", topic)
-    for topic in {topic for each in request.producers for topic in each.topics}:
-        yield topic_need("write", topic)
+    if request.producers:
+        yield "admin", CLUSTER
 
 
 def producers(request: Any) -> Iterable[Need]:
