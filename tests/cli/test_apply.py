@@ -11,6 +11,10 @@ import pytest
 
 from rockoon.admin.access_keys import Permission
 from rockoon.cli.groups import changed
+from rockoon.cli.resources import cluster_state
+from rockoon.cli.resources.fields import resources_of
+from rockoon.cli.resources.files import read_files
+from rockoon.cli.resources.plan import Options, ResourceChange
 from rockoon.errors import NotAuthenticated
 from rockoon.net.access import AccessKey
 from rockoon.testing.disposable import DisposableCluster
@@ -215,6 +219,39 @@ def test_a_run_that_ended_is_continued_by_the_next(
     made = len(ran.out.splitlines()) - 1
     assert 0 < made < 40
     assert rockoon("apply", "-f", str(tmp_path), "--plan").out == "0 changes to make\n"
+
+
+@pytest.fixture
+def run_with_other(rockoon: Any, cluster: Any, tmp_path: Path) -> Any:
+    """Apply a text, while another run applies its own text after the first change."""
+
+    async def run(text: str, other: str, *options: str) -> list[ResourceChange]:
+        (tmp_path / "a.yaml").write_text(text)
+        (tmp_path / "other.yaml").write_text(other)
+        made: list[ResourceChange] = []
+
+        def report(change: ResourceChange) -> None:
+            if not made:
+                rockoon("apply", "-f", str(tmp_path / "other.yaml"), *options)
+            made.append(change)
+
+        resources = resources_of(read_files([tmp_path / "a.yaml"]))
+        async with cluster.connect() as connection:
+            return await cluster_state.apply(connection, resources, Options(prune=True), report)
+
+    return run
+
+
+async def test_a_group_that_another_owner_has_adopted_meanwhile_is_not_deleted(
+    rockoon: Any, apply: Any, run_with_other: Any, name: str
+) -> None:
+    apply(f"owner: {name}\ngroups: {{{name}: }}")
+    other = f"owner: {name}-bank\ngroups: {{{name}: }}"
+    text = f"owner: {name}\ntopics: {{{name}-new: {{queues: 1}}}}"
+    made = await run_with_other(text, other, "--adopt")
+    assert [str(each).partition(":")[0] for each in made] == [f"create topic {name}-new"]
+    attributes = rockoon("group", "describe", name, "--json").json["attributes"]
+    assert attributes == {OWNER: f"{name}-bank"}
 
 
 async def test_changes_of_a_group_at_the_same_time_are_all_kept(cluster: Any, name: str) -> None:

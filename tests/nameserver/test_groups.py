@@ -204,6 +204,27 @@ async def test_a_group_is_created_once_and_its_configuration_replaced(
             )
 
 
+async def test_a_group_that_was_changed_is_not_deleted_as_it_was_seen(
+    shared_etcd: EtcdServer, cluster: str
+) -> None:
+    async with running_nameserver(etcd=(shared_etcd.endpoint,), cluster=cluster) as nameserver:
+        config = GroupConfig(name="g")
+        seen = await nameserver.call("CreateGroup", CreateGroupRequest(config=config))
+        config.attributes["rockoon.owner"] = "bank"
+        changed = await nameserver.call("UpdateGroup", UpdateGroupRequest(config=config))
+        outdated = DeleteGroupRequest(
+            name="g", expected_modified_revision=seen.group.modified_revision
+        )
+        with pytest.raises(GroupChanged):
+            await nameserver.call("DeleteGroup", outdated)
+        newest = DeleteGroupRequest(
+            name="g", expected_modified_revision=changed.group.modified_revision
+        )
+        await nameserver.call("DeleteGroup", newest)
+        with pytest.raises(GroupNotFound):
+            await nameserver.call("DeleteGroup", newest)
+
+
 @pytest.mark.parametrize(
     ("config", "failure"),
     [

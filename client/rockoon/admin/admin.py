@@ -288,11 +288,16 @@ class Admin:
         ).group
         return group
 
-    async def delete_group(self, name: str) -> None:
+    async def delete_group(self, name: str, *, expected_modified_revision: int = 0) -> None:
         """Delete a group with its subscriptions and progress.
+
+        Args:
+            expected_modified_revision: delete only if the group has this `modified_revision`;
+                0 means any.
 
         Raises:
             GroupNotFound: the group does not exist.
+            GroupChanged: the group has another `modified_revision`.
             GroupHasMembers: the group has live members.
             OffsetServiceUnavailable: the members are unknown, because the offset service does not
                 answer.
@@ -300,9 +305,10 @@ class Admin:
         members = await self.members(name)
         if members:
             raise GroupHasMembers(group=name, members=len(members))
-        await self._cluster.call_nameserver(
-            "DeleteGroup", nameserver_pb.DeleteGroupRequest(name=name)
+        request = nameserver_pb.DeleteGroupRequest(
+            name=name, expected_modified_revision=expected_modified_revision
         )
+        await self._cluster.call_nameserver("DeleteGroup", request)
 
     async def list_groups(self) -> list[GroupSummary]:
         """Return all groups with the topics they read, sorted by name."""

@@ -519,10 +519,12 @@ class GroupReply(_message.Message):
     def __init__(self, group: _Optional[_Union[Group, _Mapping]] = ..., revision: _Optional[int] = ..., created: _Optional[bool] = ...) -> None: ...
 
 class DeleteGroupRequest(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("name", "expected_modified_revision")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_MODIFIED_REVISION_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    expected_modified_revision: int
+    def __init__(self, name: _Optional[str] = ..., expected_modified_revision: _Optional[int] = ...) -> None: ...
 
 class GetGroupRequest(_message.Message):
     __slots__ = ("group",)

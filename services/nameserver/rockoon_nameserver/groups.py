@@ -57,6 +57,7 @@ from rockoon_proto.v1.nameserver_pb2 import (
     GROUP_DEAD_LETTERS,
     GROUP_RETRY,
     CreateGroupRequest,
+    DeleteGroupRequest,
     DeleteReply,
     Group,
     GroupConfig,
@@ -141,7 +142,7 @@ class GroupRecords:
                 return GroupReply(group=group, revision=outcome.revision)
         raise Busy(reason=f"group {config.name!r} keeps changing: try again")
 
-    async def delete(self, name: str) -> DeleteReply:
+    async def delete(self, request: DeleteGroupRequest) -> DeleteReply:
         """Delete a consumer group, its subscriptions, and its retry and dead-letter topics.
 
         All at one revision, unless they are more than etcd accepts in one transaction: then the
@@ -149,10 +150,13 @@ class GroupRecords:
 
         Raises:
             GroupNotFound: the group does not exist.
+            GroupChanged: its revision is not the expected one.
             Busy: new subscriptions won `ATTEMPTS_MAX` times.
         """
+        name, expected = request.name, request.expected_modified_revision
         refuse_impossible_group(name)
         group = self._keyspace.key(GroupKey(name))
+        present = unchanged(group, expected) if expected else exists(group)
         every = self._keyspace.subscriptions()
         topics: list[PutKey | DeleteKey] = [*deletions(self._keyspace, name)]
         deleted = DeletionKey(group=name), *map(DeletionKey, (retry_topic(name), dlq_topic(name)))
@@ -163,10 +167,12 @@ class GroupRecords:
             own = [only(item.key) for item in read.items if item.key.endswith(f"/{name}")]
             while len(own) > own_max:
                 some, own = own[:own_max], own[own_max:]
-                await self._etcd.transaction([], [DeleteKey(key_range) for key_range in some])
+                await self._etcd.transaction(
+                    [present], [DeleteKey(key_range) for key_range in some]
+                )
             # A subscription created after the read would outlive its group.
             outcome = await self._etcd.transaction(
-                [exists(group), not_put_since(every, read.header.revision)],
+                [present, not_put_since(every, read.header.revision)],
                 [DeleteKey(only(group)), *topics, *(DeleteKey(key_range) for key_range in own)],
                 otherwise=[only(group)],
             )
@@ -174,6 +180,8 @@ class GroupRecords:
                 return DeleteReply(revision=outcome.revision)
             if not outcome.found[0]:
                 raise GroupNotFound(group=name)
+            if expected not in (0, outcome.found[0][0].mod_revision):
+                raise GroupChanged(group=name)
         raise Busy(reason="groups keep subscribing: try again")
 
     async def subscribe(self, request: SubscribeRequest) -> SubscribeReply:

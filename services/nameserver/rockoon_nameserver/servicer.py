@@ -179,7 +179,7 @@ class NameServer(NameServerServicer):
         return await self._served(self._groups.update(request))
 
     async def DeleteGroup(self, request: pb.DeleteGroupRequest, context: Any) -> pb.DeleteReply:
-        return await self._served(self._groups.delete(request.name))
+        return await self._served(self._groups.delete(request))
 
     async def GetGroup(self, request: pb.GetGroupRequest, context: Any) -> pb.GetGroupReply:
         self._follower.refuse_unloaded()

@@ -339,7 +339,12 @@ class _Planner:
             if name == state.own_key:
                 self._refuse(f"access key {name}", "it signs the calls of this command")
         for name in self._prune(
-            "group", declared.groups, state.groups, lambda name, _, a: a.delete_group(name)
+            "group",
+            declared.groups,
+            state.groups,
+            lambda name, group, a: a.delete_group(
+                name, expected_modified_revision=group.modified_revision
+            ),
         ):
             if members := state.members.get(name, 0):
                 self._refuse(f"group {name}", f"it has {counted(members, 'live member')}")
