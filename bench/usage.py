@@ -115,7 +115,7 @@ def spending(without: Sequence[int] = (), apart: Sequence[int] = ()) -> Iterator
 
     Args:
         without: process ids of servers whose CPU is not counted, with that of their descendants.
-        apart: process ids of servers whose CPU is also returned by itself.
+        apart: process ids of servers whose CPU is included and also returned separately.
     """
     spent = Spent()
     starts = _cpu_with_ended() - cpu_seconds(without), cpu_seconds(apart)

@@ -35,7 +35,7 @@ class Making(Creation):
     """Makes backups without a cluster, in steps.
 
     Args:
-        place: destination.
+        place: directory of the backups.
     """
 
     def __init__(self, place: Destination) -> None:
@@ -173,7 +173,7 @@ class Meeting(ArrowDestination):
 
     Args:
         root: a directory.
-        others: number of a call, and the other program.
+        others: number of a call, and the program that runs before it.
     """
 
     def __init__(self, root: Path, others: dict[int, Callable[[], object]]) -> None:

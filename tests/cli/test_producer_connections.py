@@ -69,7 +69,7 @@ async def test_producers_are_shown_with_what_they_are(rockoon: Any, cluster: Any
             assert rows["app-1"][:3] == ["app-1", "PYTHON", VERSION]
             assert rows["gateway-x"][4] == "itself"
             assert rows[JAVA][:5] == [JAVA, "JAVA", "5.2.0", client["address"], "gateway-x"]
-            # All topics are named for who asks for all of them.
+            # A request without a topic returns all topics of each producer.
             command = "producer", "connections", "--json"
             every = (await asyncio.to_thread(rockoon, *command)).json["producers"]
             (all_of_app,) = [each for each in every if each["client_id"] == "app-1"]

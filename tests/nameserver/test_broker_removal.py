@@ -1,4 +1,4 @@
-"""Removal of a broker from the routes: nothing of it stays, whatever changes meanwhile."""
+"""Removal of a broker from the routes, with concurrent changes of topics and groups."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""Producers that gateways report: who is listed, for how long, and with which bounds."""
+"""List of the producers that gateways report: entries, expiry and bounds."""
 
 from collections.abc import Sequence
 from typing import Any

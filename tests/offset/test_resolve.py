@@ -73,7 +73,7 @@ async def test_an_old_queue_is_read_by_the_policy_of_the_group_or_else_of_the_re
 async def test_only_the_classic_rule_asks_brokers_for_more_than_the_ends(
     cluster: Cluster, rule: Any
 ) -> None:
-    """An offset service asks about 10,000 queues at once."""
+    """One request of an offset service has 10,000 queues."""
     await cluster.set_group(new_queue_rule=rule)
     cluster.broker.queue(TOPIC).append(10)
     await cluster.resolve(0, 1, policy=FIRST)

@@ -328,8 +328,8 @@ class BatchScheduler:
     def assigned_single(self, batch_queue: BatchQueue, now: float) -> ProducerBatch | None:
         """As `assignments`, for the only batch queue that has a batch to send."""
         while self.ready_queues:
-            # The others are empty. They leave `ready_queues` too, and without resetting `is_ready`
-            # they could never be added again.
+            # All other ready queues are empty. They leave `ready_queues` too. If `is_ready` stayed
+            # set, they could not be added again.
             self.ready_queues.popleft().is_ready = False
         queue = self._choose_queue(batch_queue, now)
         if queue is None:

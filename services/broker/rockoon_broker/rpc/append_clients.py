@@ -31,7 +31,7 @@ class AppendClient(NamedTuple):
 def client_of(context: Any, caller: Caller | None, now_seconds: float) -> AppendClient:
     """Return the program of a new stream, from the metadata of its call.
 
-    Metadata is for people only: what cannot be read counts as missing.
+    The metadata is only shown to operators. Metadata that cannot be decoded counts as missing.
     """
     found = (value for key, value in context.invocation_metadata() if key == AGENT_METADATA_KEY)
     raw = next(found, b"")
@@ -54,8 +54,8 @@ def append_streams(
     """Return the open streams, the oldest first.
 
     Args:
-        topic: only streams that have sent to this topic, and no other topic of theirs: the caller
-            may not see others; empty for all.
+        topic: return only streams that have sent to this topic, and only this topic of each
+            stream, because the caller may not see other topics; empty: all streams and topics.
     """
     found = [
         (stream, client)
