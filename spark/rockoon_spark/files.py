@@ -280,7 +280,9 @@ def read_bytes(uri: str, start: int, stop: int | None) -> NDArray[np.uint8]:
             return np.zeros(0, np.uint8)
         with open(uri, "rb", buffering=0) as file:
             if stop is not None and stop - start <= _MAPPED_BYTES_MIN:
-                return np.frombuffer(os.pread(file.fileno(), stop - start, start), np.uint8)
+                # `start` is after `stop` if the file ends before both.
+                size = max(stop - start, 0)
+                return np.frombuffer(os.pread(file.fileno(), size, start), np.uint8)
             # np.memmap costs three times more, which counts for many small files.
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return np.frombuffer(mapped, np.uint8)[start:stop]

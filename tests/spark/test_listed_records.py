@@ -127,6 +127,21 @@ def test_without_a_recovery_point_or_with_missing_queues_the_log_is_read(
     assert read(partitions, RARE) == expected
 
 
+def test_a_copy_without_the_newest_file_of_the_log_gives_the_messages_that_it_has(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "broker-a"
+    fill(root, random.Random(6), 200)
+    log = sorted((root / "commitlog").iterdir())
+    written = [path for path in log if any(path.read_bytes()[:8])]
+    assert len(written) > 2
+    for path in log[log.index(written[-1]) :]:
+        path.rename(tmp_path / path.name)
+    partitions = StoreDirectory(str(root), "broker-a").partitions(RARE, 1 << 20)
+    assert is_listed(partitions)
+    assert read(partitions, RARE) == whole(root, RARE)
+
+
 def entry_file(root: Path, topic: str) -> Path:
     """The file with the first entries of a queue."""
     return sorted((root / "consumequeue" / topic / "1").iterdir())[0]
