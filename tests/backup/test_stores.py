@@ -1,7 +1,8 @@
 """Stores of brokers after a restore: facts that are not in the log are restored too."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import shutil
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -58,15 +59,28 @@ async def source_of(root: Path) -> AsyncIterator[OfBroker]:
 
 
 async def copied(
-    source: OfBroker, place: DirectoryDestination, *known: LogBackup, backup: str = "b"
+    source: OfBroker,
+    place: DirectoryDestination,
+    *known: LogBackup,
+    backup: str = "b",
+    interrupted: list[LogPart] | None = None,
 ) -> LogBackup:
-    listed: dict[str, list[LogPart]] = {}
-    copier = LogCopier(
-        source, place, backup, Pace(0), lambda log, parts: listed.update({log: [*parts]})
-    )
+    """Copy a log.
+
+    Args:
+        known: of former backups.
+        interrupted: parts of an interrupted backup; replaced by those of this one.
+    """
+    listed = [] if interrupted is None else interrupted
+    former = [[*listed], *(each.parts for each in known)]
+
+    def on_parts(_log: str, parts: Sequence[LogPart]) -> None:
+        listed[:] = parts
+
+    copier = LogCopier(source, place, backup, Pace(0), on_parts)
     await copier.cut()
-    found = await copier.copy([each.parts for each in known], place.names())
-    assert listed["broker-a"] == list(found.parts)
+    found = await copier.copy(former, place.names())
+    assert listed == list(found.parts)
     return found
 
 
@@ -180,38 +194,119 @@ async def test_a_log_begins_later_if_retention_is_faster_than_the_copy(tmp_path:
     again.close()
 
 
-class Shortened(OfBroker):
-    """A log that another, shorter log replaces after the first read: the broker lost its disk.
+class Replaced(OfBroker):
+    """A log that another log of the same name replaces: the broker lost its disk.
 
     Args:
         broker: the former broker.
-        other: the broker with the shorter log.
+        other: the broker with the other log.
+        after: method after whose calls the other log answers.
+        calls: number of these calls.
     """
 
-    def __init__(self, broker: RunningBroker, other: RunningBroker) -> None:
+    def __init__(self, broker: RunningBroker, other: RunningBroker, after: str, calls: int) -> None:
         super().__init__(broker)
         self._other = other
+        self._after = after
+        self._calls = calls
+
+    async def ends(self) -> ReadLogReply:
+        reply = await super().ends()
+        self._replace("ends")
+        return reply
 
     async def read(self, position: int, end: int, bytes_max: int = READ_BYTES) -> ReadLogReply:
         reply = await super().read(position, end, bytes_max)
-        self.broker = self._other
+        self._replace("read")
         return reply
 
+    def _replace(self, call: str) -> None:
+        self._calls -= call == self._after
+        if not self._calls:
+            self.broker = self._other
 
-async def test_a_log_that_becomes_shorter_during_the_copy_ends_the_backup(tmp_path: Path) -> None:
+
+@pytest.mark.parametrize(
+    ("bodies", "after", "calls", "message"),
+    [
+        ((b"4",), "read", 1, "it has lost records during the backup"),
+        ((b"4", b"5", b"6", b"7"), "read", 1, "another log has replaced the log of broker-a"),
+        # The first call reads the ends of the queues at the cut.
+        ((b"4", b"5", b"6", b"7"), "ends", 2, "another log has replaced the log of broker-a"),
+    ],
+)
+async def test_a_log_that_is_replaced_during_the_copy_ends_the_backup(
+    tmp_path: Path, bodies: Sequence[bytes], after: str, calls: int, message: str
+) -> None:
     place = DirectoryDestination(tmp_path / "backups")
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     filled(tmp_path / "a" / "store", b"1", b"2", b"3")
-    filled(tmp_path / "b" / "store", b"4")
+    filled(tmp_path / "b" / "store", *bodies)
     async with (
         source_of(tmp_path / "a" / "store") as source,
         source_of(tmp_path / "b" / "store") as other,
         asyncio.timeout(DEADLINE_SECONDS),
     ):
-        with pytest.raises(BackupError, match="it has lost records during the backup"):
-            await copied(Shortened(source.broker, other.broker), place)
-    assert not [name for name in place.names() if name.endswith(PARTIAL_SUFFIX)]
+        listed: list[LogPart] = []
+        replaced = Replaced(source.broker, other.broker, after, calls)
+        with pytest.raises(BackupError, match=message):
+            await copied(replaced, place, interrupted=listed)
+        assert not [name for name in place.names() if name.endswith(PARTIAL_SUFFIX)]
+        # The next backup has no part of the former log.
+        log = await copied(other, place, interrupted=listed)
+    new = CompactedStore(settings(restored(place, log, tmp_path / "new")), ())
+    assert [body[:1] for _, body in new.read("T", 0)] == [*bodies]
+    new.close()
+
+
+class Compacting(OfBroker):
+    """A log of which a compaction and retention run between the first two calls.
+
+    Args:
+        before: the broker before that.
+        after: the broker after that.
+    """
+
+    def __init__(self, before: RunningBroker, after: RunningBroker) -> None:
+        super().__init__(before)
+        self._before = before
+        self._after = after
+
+    async def call(self, method: str, request: Any) -> Any:
+        if method == "ReadGeneration" and request.generation == 1:
+            # A broker keeps a replaced generation for some minutes.
+            return await self._before.call(method, request, DEADLINE_SECONDS)
+        reply = await super().call(method, request)
+        self.broker = self._after
+        return reply
+
+
+async def test_the_generation_of_a_backup_has_all_messages_before_its_log(tmp_path: Path) -> None:
+    place = DirectoryDestination(tmp_path / "backups")
+    before, after = (tmp_path / each / "store" for each in ("a", "b"))
+    before.parent.mkdir()
+    kept = CompactedStore(settings(before, **DELETES_ALL), ("C",))
+    kept.send("C", 0, [("a", b"1"), ("b", b"2")])
+    kept.compact()
+    kept.send("C", 0, [("a", b"3")])
+    for _ in range(3):
+        kept.send("U", 0, [(None, bytes(FILLED))])
+    kept.owner.write_point()
+    kept.close()
+    shutil.copytree(before.parent, after.parent)
+    again = CompactedStore(settings(after, **DELETES_ALL), ("C",))
+    again.compact()
+    again.owner.write_point()
+    again.store.clean(again.owner.clock.time_ms)
+    again.owner.wait_for_removals()
+    assert again.store.log_min_offset > 0
+    again.close()
+    async with source_of(before) as first, source_of(after) as second:
+        log = await copied(Compacting(first.broker, second.broker), place)
+    new = CompactedStore(settings(restored(place, log, tmp_path / "new"), **DELETES_ALL), ("C",))
+    assert new.read("C", 0) == [(1, b"2"), (2, b"3")]
+    new.close()
 
 
 class Unsynced(OfBroker):

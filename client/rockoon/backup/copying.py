@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rockoon.backup.destination import BackupError, Destination
 from rockoon.backup.manifest import LOGS, BackupFile, LogBackup, LogPart
-from rockoon.errors import BrokerUnavailable, GenerationNotFound, LogTrimmed
+from rockoon.errors import BrokerUnavailable, GenerationNotFound, InvalidOffset, LogTrimmed
 from rockoon.net.retried import retried
 from rockoon_core.clock import wall_clock_ms
 from rockoon_format.generation import (
@@ -42,6 +42,8 @@ READ_BYTES = 4 << 20
 # A broker with `flush = async` syncs within a second, unless its disk is busy.
 DURABLE_SECONDS_MAX = 60.0
 DURABLE_CHECK_SECONDS = 0.2
+# A compaction lasts longer than the calls of a cut.
+CUT_ATTEMPTS_MAX = 5
 
 
 class Pace:
@@ -93,6 +95,14 @@ class SourceLog:
     async def ends(self) -> ReadLogReply:
         """Return the ends of the log and of its queues."""
         reply: ReadLogReply = await self.call("ReadLog", ReadLogRequest(with_queue_ends=True))
+        return reply
+
+    async def described(self, log_end: int = 0) -> DescribeCompactionReply:
+        """Return the compaction of the log, and the last bytes before a physical offset; 0: before
+        the end."""
+        reply: DescribeCompactionReply = await self.call(
+            "DescribeCompaction", DescribeCompactionRequest(log_end=log_end)
+        )
         return reply
 
     async def read(self, position: int, end: int, bytes_max: int = READ_BYTES) -> ReadLogReply:
@@ -204,13 +214,37 @@ class LogCopier:
         self._on_parts = on_parts
 
     async def cut(self) -> None:
-        """Fix the cut: the end of the log, and of all its queues at that moment."""
-        # Before the cut: the generation covers a part of the log before it.
-        self._compaction: DescribeCompactionReply = await self._reader.call(
-            "DescribeCompaction", DescribeCompactionRequest()
+        """Fix the cut: the end of the log, and of all its queues at that moment.
+
+        Raises:
+            BackupError: compactions or changes of the log continue.
+        """
+        for _ in range(CUT_ATTEMPTS_MAX):
+            # Before the cut: the generation covers a part of the log before it.
+            self._compaction = await self._reader.described()
+            self._ends = await self._reader.ends()
+            self._cut_ms = wall_clock_ms()
+            # If a later generation had become active, retention might have deleted messages before
+            # the cut that only this generation has.
+            if await self._is_same_log(same_generation=True):
+                return
+        raise self._overtaken("a compaction has replaced a generation")
+
+    async def _is_same_log(self, *, same_generation: bool = False) -> bool:
+        """True if the log still has the last records before the cut.
+
+        Args:
+            same_generation: and still has the generation and its marks.
+        """
+        former = self._compaction
+        try:
+            found = await self._reader.described(former.log_end)
+        except InvalidOffset:
+            return False
+        return found.log_tail == former.log_tail and (
+            not same_generation
+            or (found.manifest == former.manifest and found.dropped == former.dropped)
         )
-        self._ends = await self._reader.ends()
-        self._cut_ms = wall_clock_ms()
 
     async def copy(self, known: Sequence[Sequence[LogPart]], files: Mapping[str, int]) -> LogBackup:
         """Copy the log up to the cut.
@@ -220,8 +254,8 @@ class LogCopier:
             files: names and sizes of the destination's files.
 
         Raises:
-            BackupError: the log is damaged or has become shorter, or a compaction or retention
-                was faster.
+            BackupError: the log is damaged, has become shorter or was replaced, or a compaction or
+                retention was faster.
         """
         ends = self._ends
         begin = ends.log_min_offset
@@ -255,7 +289,7 @@ class LogCopier:
                     ):
                         parts.append(writer.finish())
                         writer = None
-                        self._on_parts(self._reader.name, parts)
+                        await self._record(parts)
                     writer = writer or LogPartWriter(
                         self._destination, self._reader.name, reply.first_offset
                     )
@@ -270,9 +304,19 @@ class LogCopier:
             if writer is not None:
                 writer.discard(failure)
             raise
-        self._on_parts(self._reader.name, parts)
+        await self._record(parts)
         self._check_generation(begin)
         return self._result(begin, parts, generation)
+
+    async def _record(self, parts: Sequence[LogPart]) -> None:
+        """Report the parts so far. Before that, compare the logs: a later backup checks the last
+        part only."""
+        if not await self._is_same_log():
+            raise BackupError(
+                f"another log has replaced the log of {self._reader.name} during the backup, or "
+                "retention has deleted all records before the cut: run the backup again"
+            )
+        self._on_parts(self._reader.name, parts)
 
     async def _wait_durable(self) -> None:
         """Wait until the cut is durable. Otherwise a crash of the broker's machine may remove
