@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from threading import Event
 from typing import Any
 
@@ -130,6 +131,38 @@ def test_raw_messages_are_appended_once_with_their_offsets(
         assert [row["queue_offset"] for row in own] == list(range(offset))
     assert sum(counts.values()) == 51
     assert lake.query(settings.table, "SELECT count(*) FROM rows") == [(51,)]
+
+
+def test_large_messages_after_small_ones_are_in_several_commits(
+    cluster: DisposableCluster,
+    topic: str,
+    settings: SyncSettings,
+    lake_over_http: Lake,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The size of a commit is estimated from the next messages, which are small."""
+    monkeypatch.setattr(table_sync, "COMMIT_BYTES_MAX", 1 << 20)
+    large = 1 << 20
+    bodies = [*[b"%d" % n for n in range(280)], *[b"%d" % n + bytes(large) for n in range(16)]]
+    send(cluster, topic, bodies)
+    commits = once(changed(settings, form="raw", errors_table=""))
+    assert sum(commit.messages for commit in commits) == len(bodies)
+    rows = lake_over_http.rows(settings.table)
+    assert Counter(row["body"] for row in rows) == Counter(bodies)
+    ends = [StreamOffsets({})] + [commit.offsets for commit in commits]
+    sizes = [
+        sum(
+            len(row["body"])
+            for row in rows
+            for queue in [MessageQueue(topic, row["broker"], row["queue"])]
+            if before.queues.get(queue, QueuePosition(0, 0)).offset
+            <= row["queue_offset"]
+            < after.queues[queue].offset
+        )
+        for before, after in pairwise(ends)
+    ]
+    # The limit is checked after each reply, which has up to 2 MiB.
+    assert max(sizes) < 4 * large
 
 
 def test_bodies_in_json_that_do_not_fit_are_in_the_second_table(

@@ -63,7 +63,8 @@ from rockoon_spark.tables.synced_table import (
 
 log = limited(logging.getLogger(__name__))
 
-# Approximate size of the messages of a commit, which are in memory together.
+# Size of the rows of a commit, which are in memory together. A commit may exceed it by the rows of
+# one reply of a broker.
 COMMIT_BYTES_MAX = 64 << 20
 ONCE_RETRY_SECONDS = 60.0
 
@@ -149,10 +150,30 @@ class TableQueueLag:
 
 @dataclass(slots=True)
 class _Read:
-    """Messages of a step."""
+    """Messages of a step.
 
-    rows: list[pa.Table] = field(default_factory=list)
+    Args:
+        end: next offset of each queue; lower than planned if the rows are larger than estimated.
+        rows: of decoded messages.
+        undecoded: rows of the other messages.
+        size: of both kinds of rows, in bytes.
+    """
+
+    end: StreamOffsets
+    rows: list[pa.Table]
     undecoded: list[pa.Table] = field(default_factory=list)
+    size: int = 0
+
+    def add(self, decoded: pa.Table, undecoded: pa.Table | None) -> None:
+        self.rows.append(decoded)
+        if undecoded is not None:
+            self.undecoded.append(undecoded)
+        self.size += sum(each.nbytes for each in (decoded, undecoded) if each is not None)
+
+    def end_at(self, queue: MessageQueue, offset: int) -> None:
+        """Set the next offset of a queue."""
+        position = replace(self.end.queues[queue], offset=offset)
+        self.end = StreamOffsets({**self.end.queues, queue: position})
 
 
 class TableSync:
@@ -321,6 +342,7 @@ class TableSync:
             self._cluster.commit({queue: each.offset for queue, each in end.queues.items()})
             return None
         read = self._read(start, end)
+        end = read.end
         undecoded = self._commit_undecoded(read.undecoded, end)
         table = pa.concat_tables(read.rows)
         self._main.append(table, end, self._cluster_id, self._losses)
@@ -340,9 +362,9 @@ class TableSync:
         return share(counts, messages_max, sum(offsets.values()))
 
     def _read(self, start: StreamOffsets, end: StreamOffsets) -> _Read:
-        """Read the messages between two offsets of the stream."""
+        """Read the messages between two offsets of the stream, up to COMMIT_BYTES_MAX."""
         convert = TableRows(self._main.schema, self._settings.form)
-        found = _Read([convert.empty])
+        found = _Read(end, [convert.empty])
         columns = {*convert.columns, *POSITION}
         done: set[Position] = set()
         if self._errors is not None:
@@ -350,13 +372,18 @@ class TableSync:
             self._errors.load()
             done = self._undecoded_before(start, end)
         for partition in self._cluster.partitions(ranges(start, end)):
+            queue = partition.range.queue
+            if found.size >= COMMIT_BYTES_MAX:
+                found.end_at(queue, partition.range.start)
+                continue
             for batch in rows(partition.read(), EVERYTHING, sorted(columns), self._report_damage):
                 self._refuse_stopped()
                 messages = _without(batch, done)
                 table, failed = convert.of(messages)
-                found.rows.append(table)
-                if failed:
-                    found.undecoded.append(self._undecoded(messages, failed))
+                found.add(table, self._undecoded(messages, failed) if failed else None)
+                if found.size >= COMMIT_BYTES_MAX:
+                    found.end_at(queue, batch.column("queue_offset")[-1].as_py() + 1)
+                    break
         return found
 
     def _undecoded_before(self, start: StreamOffsets, end: StreamOffsets) -> set[Position]:
