@@ -204,6 +204,27 @@ async def test_a_lost_call_to_the_nameservers_is_repeated_at_once(
         assert not logs.register.lost
 
 
+async def test_one_repetition_at_a_time_waits_while_no_nameserver_replies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Short, so that many repetitions are due.
+    monkeypatch.setattr(replica_module, "REPEAT_SECONDS", 0.02)
+    async with copies(tmp_path) as logs:
+        logs.register.lost = [ReportLog] * 60
+        first, *_ = logs.all.values()
+        await first.start()
+        most = 0
+
+        def all_lost() -> bool:
+            nonlocal most
+            names = [task.get_name() for task in asyncio.all_tasks()]
+            most = max(most, sum(name.endswith(ReportLog.__name__) for name in names))
+            return not logs.register.lost
+
+        await eventually(all_lost)
+        assert most <= 1
+
+
 async def test_a_leader_hands_over_and_the_next_one_has_everything(tmp_path: Path) -> None:
     async with copies(tmp_path) as logs:
         first = await logs.start()

@@ -196,7 +196,7 @@ class Replica:
         self._tasks: asyncio.TaskGroup | None = None
         self._running: set[asyncio.Task[None]] = set()
         self._calls = 0
-        self._call_pauses = Backoff(seconds_max=REPEAT_SECONDS)
+        self._call_lost = asyncio.Event()
         self._hand_over_after = 0.0
         self._is_over = False
         self._over = asyncio.Event()
@@ -566,23 +566,17 @@ class Replica:
             self._spawn(self._asked(call), f"{self._log_name}: {type(call).__name__}")
 
     async def _asked(self, call: RegisterCall) -> None:
-        is_lost = False
         try:
             state = await self._register.ask(call)
         except RockoonError as reason:
             log.info("log %s: %s had no effect: %s", self._log_name, type(call).__name__, reason)
-            is_lost = reason.retriable
+            if reason.retriable:
+                self._call_lost.set()
         else:
-            self._call_pauses.reset()
             if state is not None:
                 self.state_received(state)
         finally:
             self._calls -= 1
-        if is_lost:
-            # Appends or an election may wait for this call: the nameserver or etcd's member may
-            # have ended together with the leader's process.
-            await asyncio.sleep(self._call_pauses.next_seconds())
-            self._post(RepeatDue())
 
     async def _sync(self) -> None:
         loop = asyncio.get_running_loop()
@@ -651,8 +645,21 @@ class Replica:
                 recorded = end
 
     async def _repeat(self) -> None:
+        """Repeat calls without an effect: periodically, and soon after a call was lost.
+
+        Appends or an election may wait for a lost call: the nameserver or etcd's member may have
+        ended together with the leader's process. One repetition covers all lost calls.
+        """
+        pauses = Backoff(seconds_max=REPEAT_SECONDS)
         while True:
-            await asyncio.sleep(REPEAT_SECONDS)
+            try:
+                async with asyncio.timeout(REPEAT_SECONDS):
+                    await self._call_lost.wait()
+            except TimeoutError:
+                pauses.reset()
+            else:
+                await asyncio.sleep(pauses.next_seconds())
+            self._call_lost.clear()
             self._post(RepeatDue())
 
 
