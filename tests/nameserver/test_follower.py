@@ -5,12 +5,13 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import pytest
 
 from rockoon_core.errors import EtcdUnavailable, NotReady, RouteNotReached
 from rockoon_nameserver.etcd import Etcd
-from rockoon_nameserver.etcd_data import DeleteKey, PutKey
+from rockoon_nameserver.etcd_data import DeleteKey, KeyRange, PutKey, RangeRead
 from rockoon_nameserver.follower import SERVED_SECONDS_MAX, EtcdFollower
 from rockoon_nameserver.keyspace import AccessKeyName, GroupKey, Keyspace, LogKey, TopicKey
 from rockoon_nameserver.route_table import Interest
@@ -72,6 +73,40 @@ async def test_another_member_of_etcd_is_followed_at_once(
         # The first calls may still meet the member that ended.
         async with asyncio.timeout(DEADLINE_SECONDS):
             await follower.wait_reached(await put_again(etcd, keyspace.key(GroupKey("g"))))
+
+
+async def test_slow_reads_of_all_routes_are_not_repeated_at_once(
+    shared_etcd: EtcdServer, cluster: str
+) -> None:
+    """A member of etcd that serves reads and refuses watches must not cause reads in a loop."""
+    keyspace, seconds, reads = Keyspace(cluster), 0.0, 0
+    enough = asyncio.Event()
+
+    class RefusingWatches(Etcd):
+        async def read(self, key_range: KeyRange) -> RangeRead:
+            nonlocal seconds, reads
+            # More than the longest pause.
+            seconds += 1.0
+            if key_range == keyspace.everything:
+                reads += 1
+            if reads == 9:
+                enough.set()
+            return await super().read(key_range)
+
+        def watch(self, *_: Any, **__: Any) -> Any:
+            raise EtcdUnavailable
+
+    async with RefusingWatches([shared_etcd.endpoint]) as etcd, asyncio.TaskGroup() as tasks:
+        follower = EtcdFollower(etcd, keyspace, lambda: seconds, retry_seconds=0.4)
+        began = time.monotonic()
+        task = tasks.create_task(follower.run())
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await enough.wait()
+        took = time.monotonic() - began
+        follower.close()
+        task.cancel()
+    # Half of the limit of each of six pauses; a new cluster is read three times before the first.
+    assert took >= 0.01 + 0.02 + 0.04 + 0.08 + 0.16 + 0.2
 
 
 async def test_who_waits_for_a_revision_does_not_hold_up_a_stop(

@@ -190,6 +190,8 @@ class EtcdFollower:
                 if reload:
                     await self._load(new_history=new_history)
                     reload = new_history = False
+                    # A slow read counts as no success: it would be repeated in a loop.
+                    began = self._clock()
                 await self._follow()
             except* Compacted:
                 log.info("etcd has compacted revision %d: reading all again", self.table.revision)
