@@ -155,6 +155,8 @@ def test_json_needs_no_pyyaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ("a.json", '{"a": 1,\n}', ":2: Expecting property name enclosed in double quotes"),
         ("a.json", '{"a": 1,\n"a": 2}', ":2: 'a' occurs twice; the first is at "),
         ("a.json", "[" * 100_000, ": it is nested too deeply"),
+        ("a.yaml", "", ": it is empty: "),
+        ("a.yaml", "# half a fi", ": it is empty: "),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named(
@@ -176,6 +178,9 @@ def test_a_directory_is_read_as_kubernetes_mounts_it(tmp_path: Path) -> None:
     (tmp_path / "README").write_text("no resources")
     found = resources_of(read_files([tmp_path]))
     assert (found.owner, list(found.topics), found.faults) == ("shop", ["a", "b"], [])
+    (data / "b.yaml").unlink()
+    with pytest.raises(FileNotFoundError):
+        read_files([tmp_path])
     (tmp_path / "empty").mkdir()
     with pytest.raises(CommandError, match="has no file with the suffix"):
         read_files([tmp_path / "empty"])

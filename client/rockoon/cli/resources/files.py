@@ -44,7 +44,7 @@ def read_files(paths: Iterable[Path]) -> list[FileValue]:
     """Return the documents of files, and of the files in directories, in the order of their names.
 
     Raises:
-        FileError: a file is neither YAML nor JSON, or PyYAML is not installed.
+        FileError: a file is empty, or neither YAML nor JSON, or PyYAML is not installed.
         CommandError: a directory has no file of these types.
         OSError: a file cannot be read.
     """
@@ -56,7 +56,8 @@ def _files(path: Path) -> Sequence[Path]:
         return [path]
     # Kubernetes mounts a ConfigMap with hidden directories beside the links to its files.
     found = sorted(each for each in path.iterdir() if not each.name.startswith("."))
-    found = [each for each in found if each.suffix in SUFFIXES and each.is_file()]
+    # A link to a missing file stays: without that file, its objects would be pruned.
+    found = [each for each in found if each.suffix in SUFFIXES and not each.is_dir()]
     if not found:
         raise CommandError(f"{path} has no file with the suffix {', '.join(SUFFIXES)}")
     return found
@@ -65,11 +66,17 @@ def _files(path: Path) -> Sequence[Path]:
 def _read(file: Path) -> list[FileValue]:
     try:
         text = file.read_text(encoding="utf-8")
-        return _of_json(text, file) if file.suffix == ".json" else _of_yaml(text, file)
+        found = _of_json(text, file) if file.suffix == ".json" else _of_yaml(text, file)
     except UnicodeDecodeError as failure:
         raise FileError(f"{file}: it is not UTF-8: {failure.reason}") from None
     except RecursionError:
         raise FileError(f"{file}: it is nested too deeply") from None
+    if all(each.value is None for each in found):
+        # The file may not be written yet.
+        raise FileError(
+            f"{file}: it is empty: delete the file, or write an empty section, as `topics: {{}}`"
+        )
+    return found
 
 
 def _of_json(text: str, file: Path) -> list[FileValue]:
