@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rockoon.admin.access_keys import Permission
+from rockoon.cli.failures import CommandError
 from rockoon.cli.groups import changed
 from rockoon.cli.resources import cluster_state
 from rockoon.cli.resources.fields import resources_of
@@ -252,6 +253,19 @@ async def test_a_group_that_another_owner_has_adopted_meanwhile_is_not_deleted(
     assert [str(each).partition(":")[0] for each in made] == [f"create topic {name}-new"]
     attributes = rockoon("group", "describe", name, "--json").json["attributes"]
     assert attributes == {OWNER: f"{name}-bank"}
+
+
+async def test_a_refusal_after_the_first_change_reports_that_change(
+    apply: Any, run_with_other: Any, name: str
+) -> None:
+    apply(f"topics: {{{name}-old: {{queues: 1}}}}")
+    old = f"{name}-old: {{queues: 1, permissions: r}}"
+    text = f"owner: {name}\ntopics: {{{name}-new: {{queues: 1}}, {old}}}"
+    with pytest.raises(CommandError) as refused:
+        await run_with_other(text, f"topics: {{{name}-old: {{queues: 3}}}}")
+    said = str(refused.value)
+    assert "has 3 queues on broker-a, not 1: queues are not removed" in said
+    assert said.startswith("1 change made, and the others are refused\n")
 
 
 async def test_changes_of_a_group_at_the_same_time_are_all_kept(cluster: Any, name: str) -> None:

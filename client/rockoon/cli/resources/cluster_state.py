@@ -62,21 +62,27 @@ OUTDATED = (
 )
 
 
-async def plan(cluster: "Cluster", resources: Resources, options: Options) -> ResourcePlan:
+async def plan(
+    cluster: "Cluster", resources: Resources, options: Options, *, done: int = 0
+) -> ResourcePlan:
     """Compare a cluster with resources.
+
+    Args:
+        done: number of changes that this run has made.
 
     Raises:
         CommandError: a change is refused; the text has all reasons.
     """
     made = plan_of(resources, await read_state(cluster, resources, options), options)
-    refuse(made.refusals)
+    refuse(made.refusals, done)
     return made
 
 
-def refuse(reasons: Iterable[str]) -> None:
-    """Raise CommandError, if there are reasons."""
+def refuse(reasons: Iterable[str], done: int = 0) -> None:
+    """Raise CommandError, if there are reasons; `done` as in `plan`."""
     if lines := list(dict.fromkeys(reasons)):
-        raise CommandError("nothing is applied\n  " + "\n  ".join(lines))
+        made = f"{counted(done, 'change')} made, and the others are refused"
+        raise CommandError("\n  ".join([made if done else "nothing is applied", *lines]))
 
 
 async def apply(
@@ -96,16 +102,20 @@ async def apply(
     done: list[ResourceChange] = []
     backoff = Backoff()
     for attempt in range(1, ROUNDS_MAX + 1):
-        for change in (await plan(cluster, resources, options)).changes:
+        try:
+            changes = (await plan(cluster, resources, options, done=len(done))).changes
+        except RockoonError as failure:
+            if not done:
+                raise
+            raise _unfinished(str(failure), len(done)) from None
+        for change in changes:
             try:
                 await change.make(cluster.admin)
             except RockoonError as failure:
                 if isinstance(failure, OUTDATED) and attempt < ROUNDS_MAX:
                     break
-                raise CommandError(
-                    f"{change.action} {change.kind} {change.name}: {failure}; "
-                    f"{counted(len(done), 'change')} made: repeat the command for the others"
-                ) from None
+                step = f"{change.action} {change.kind} {change.name}"
+                raise _unfinished(f"{step}: {failure}", len(done)) from None
             done.append(change)
             report(change)
         else:
@@ -113,6 +123,11 @@ async def apply(
         # Nameservers may not have the other change yet.
         await asyncio.sleep(backoff.next_seconds())
     return done
+
+
+def _unfinished(reason: str, done: int) -> CommandError:
+    made = f"{counted(done, 'change')} made: repeat the command for the others"
+    return CommandError(f"{reason}; {made}")
 
 
 async def read_state(cluster: "Cluster", resources: Resources, options: Options) -> ClusterState:
