@@ -368,12 +368,35 @@ def test_a_restore_needs_a_new_directory(
     with pytest.raises(BackupError, match="offset exists: restore into a new directory"):
         Restore(place, sources, target).run()
     assert [path.name for path in (target / "broker-a").iterdir()] == []
-    # An empty directory may be a mounted volume.
+    # An empty directory is replaced.
     Restore(place, sources, target).run(["broker-a", "routes"])
     with pytest.raises(BackupError, match="broker-a exists"):
         Restore(place, sources, target).run(["broker-a"])
     with pytest.raises(BackupError, match="broker-z is not in the backup"):
         Restore(place, sources, tmp_path / "other").run(["broker-z"])
+
+
+def test_restored_files_are_durable_and_readable_by_their_owner_alone(
+    copied: tuple[Directory, BackupManifest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, manifest = copied
+    target = tmp_path / "target"
+    target.mkdir(mode=0o755)
+    synced: set[int] = set()
+    fsync = os.fsync
+
+    def recorded(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.add(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(os, "fsync", recorded)
+    Restore(place, RestoreSources(manifest, manifest, manifest), target).run()
+    assert {"broker-a", "offset", "routes", "etcd.snapshot", "report.json"} == {
+        path.name for path in target.iterdir()
+    }
+    for path in target.rglob("*"):
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+        assert path.stat().st_ino in synced, path
 
 
 class DiesAfter(Directory):

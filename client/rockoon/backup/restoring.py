@@ -225,13 +225,14 @@ class Restore:
             shutil.rmtree(partial)
         try:
             yield partial
+            complete(partial)
+            partial.replace(self._directory / name)
+            sync_directory(self._directory)
         except BackupError:
             raise
         except Exception as failure:
             # Of the disk, or of the services' packages, whose classes are not known here.
             raise BackupError(f"{name} cannot be restored: {exception_text(failure)}") from failure
-        partial.replace(self._directory / name)
-        sync_directory(self._directory)
 
     def _store_id(self, kind: str, log: str) -> str:
         return restored_store_id(self._sources.logs.cluster_id, kind, log)
@@ -239,7 +240,8 @@ class Restore:
     def _restore_log(self, log: LogBackup) -> None:
         service = service_module("rockoon_broker.restoring")
         with self._new(log.name) as partial:
-            (partial / LOG_DIRECTORY).mkdir(mode=0o700, parents=True)
+            for each in (partial, partial / LOG_DIRECTORY):
+                each.mkdir(mode=0o700, parents=True)
             self._write_log(partial / LOG_DIRECTORY, log)
             for name, file in log.generation_files.items():
                 (partial / name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -274,8 +276,6 @@ class Restore:
                 left = start + log.file_bytes - part.end
                 if is_last and number + 1 < len(parts) and left >= _BLANK.size:
                     file.write(_BLANK.pack(left, MAGIC_BLANK))
-                file.flush()
-                os.fsync(file.fileno())
 
     def _restore_offsets(self) -> list[GroupOffset]:
         service = service_module("rockoon_offset.restoring")
@@ -331,8 +331,17 @@ def write_file(path: Path, chunks: Any) -> None:
     with os.fdopen(descriptor, "wb") as file:
         for chunk in chunks:
             file.write(chunk)
-        file.flush()
-        os.fsync(file.fileno())
+
+
+def complete(path: Path) -> None:
+    """Restrict a file, or a directory with all its files, to the owner, and sync it to disk."""
+    for each in (path, *path.rglob("*")):
+        each.chmod(0o700 if each.is_dir() else 0o600)
+        descriptor = os.open(each, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def service_module(name: str) -> Any:
