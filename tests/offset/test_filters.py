@@ -1,6 +1,7 @@
 """Readers of one group with different filters are warned of, shown, and forgotten later."""
 
 import logging
+import time
 
 import pytest
 from offset.cluster import GROUP, TOPIC, Cluster
@@ -28,7 +29,7 @@ class Readers:
 
     def report(self, receiver: str, expression: str, invisible_ms: int = 1_000) -> str:
         wanted = [TopicFilter(TOPIC, expression)]
-        return self.filters.report(GROUP, receiver, wanted, invisible_ms)
+        return self.filters.report(GROUP, [receiver], wanted, invisible_ms)
 
     def join(self, name: str, expression: str) -> None:
         read = ((TOPIC, expression),)
@@ -115,13 +116,30 @@ def test_what_is_kept_of_receivers_has_bounds(monkeypatch: pytest.MonkeyPatch) -
         readers.report("r", f"Tag{number}")
     assert readers.listed() == [("r", "Tag3"), ("r", "Tag4")]
     for number in range(5):
-        readers.filters.report(GROUP, "r", [TopicFilter(f"t{number}", "*")], 1)
+        readers.filters.report(GROUP, ["r"], [TopicFilter(f"t{number}", "*")], 1)
     assert {each.filter.topic for each in readers.filters.of_receivers(GROUP)} == {"t3", "t4"}
     for number in range(5):
-        readers.filters.report(f"g{number}", "r", [TopicFilter(TOPIC, "*")], 1)
+        readers.filters.report(f"g{number}", ["r"], [TopicFilter(TOPIC, "*")], 1)
     assert [bool(list(readers.filters.of_receivers(f"g{each}"))) for each in range(5)] == [
         False, False, False, True, True,
     ]  # fmt: skip
+
+
+async def test_the_largest_report_of_a_program_with_many_receivers_costs_little(
+    cluster: Cluster,
+) -> None:
+    receiver = Receiver(cluster, language="PYTHON")
+    await cluster.until_revision()
+    shares = [pb.Share(receiver=f"r{number}", messages_max=1) for number in range(64)]
+    expressions = [f"Tag{number % filters.EXPRESSIONS_MAX}" for number in range(4096)]
+    wanted = [offset_pb2.TopicSubscription(topic=TOPIC, expression=each) for each in expressions]
+    begin_seconds = time.process_time()
+    await receiver.acquire(shares=shares, filters=wanted)
+    # One receiver costs 0.3 s. If each of the receivers costs as much, these are 20 s.
+    assert time.process_time() - begin_seconds < 3
+    reply = await cluster.stub.ListMembers(offset_pb2.ListMembersRequest(group=GROUP))
+    (group,) = reply.groups
+    assert {each.receiver for each in group.receivers} == {each.receiver for each in shares}
 
 
 def test_a_sentence_names_a_few_and_counts_the_rest() -> None:

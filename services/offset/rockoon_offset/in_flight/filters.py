@@ -89,21 +89,22 @@ class ReaderFilters:
     def report(
         self,
         group: str,
-        receiver: str,
+        names: Sequence[str],
         filters: Iterable[TopicFilter],
         invisible_ms: int,
         program: ReceiverProgram = NO_PROGRAM,
     ) -> str:
-        """Store the filters of a receiver. Logs a warning if the filters of a topic differ.
+        """Store the filters of receivers of one program. Logs a warning if the filters of a topic
+        differ.
 
         Args:
-            receiver: display name of the receiver.
-            filters: one filter for each topic that the receiver reads.
-            invisible_ms: how long the receiver may handle acquired messages, milliseconds.
-            program: of the receiver.
+            names: display names of the receivers; all of them have these filters.
+            filters: one filter for each topic that the receivers read.
+            invisible_ms: how long a receiver may handle acquired messages, milliseconds.
+            program: of the receivers.
 
         Returns:
-            Warning for the receiver about a topic with different filters; empty if there is none.
+            Warning for the receivers about a topic with different filters; empty if there is none.
         """
         now_ms = self._now_ms()
         kept_ms = min(max(2 * invisible_ms, KEPT_MS_MIN), KEPT_MS_MAX)
@@ -113,10 +114,11 @@ class ReaderFilters:
         for topic, expression in filters:
             expressions = moved_last(topics, topic, TOPICS_MAX)
             receivers = moved_last(expressions, expression, EXPRESSIONS_MAX)
-            receivers.pop(receiver, None)
-            receivers[receiver] = FilterReport(now_ms, now_ms + kept_ms, program)
-            if len(receivers) > RECEIVERS_MAX:
-                del receivers[next(iter(receivers))]
+            for name in names:
+                receivers.pop(name, None)
+                receivers[name] = FilterReport(now_ms, now_ms + kept_ms, program)
+                if len(receivers) > RECEIVERS_MAX:
+                    del receivers[next(iter(receivers))]
             remove_expired(expressions, now_ms)
             readers = joined(members.get(topic, {}), expressions)
             warning = warning or self._warn(group, topic, readers, now_ms)

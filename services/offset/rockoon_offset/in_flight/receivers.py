@@ -254,16 +254,17 @@ class Receivers:
         finally:
             # Applied changes must be written even if a later entry fails.
             self._store.write(records)
+        share = LoopShare()
         for entry, outcome in zip(entries, outcomes, strict=True):
             if entry.filters and outcome.error is None:
-                for receiver in entry.reporters:
-                    outcome.filter_conflict = self._filters.report(
-                        entry.group,
-                        receiver,
-                        entry.filters,
-                        entry.visible_after_ms,
-                        entry.program,
-                    )
+                outcome.filter_conflict = self._filters.report(
+                    entry.group,
+                    entry.reporters,
+                    entry.filters,
+                    entry.visible_after_ms,
+                    entry.program,
+                )
+                await share.pause_when_used()
         if is_released or any(outcome.deliveries for outcome in outcomes):
             await self._store.durable()
         return outcomes
