@@ -183,6 +183,7 @@ def test_one_report_of_top(rockoon: Any, filled: str) -> None:
     assert of_topic["in_per_second"] == 0.0
     every = rockoon("top", "--once", "--interval", "0.1", "--limit", "1")
     assert re.search(r"\d+ more topics? not shown: --limit shows more", every.out)
-    assert "does not exist" in rockoon.fails("top", "nowhere", "--once")
+    for once in (("--once",), ()):
+        assert "does not exist" in rockoon.fails("top", "nowhere", *once)
     refused = rockoon.misused("top", "--once", "--interval", "0")
     assert "0 is not a number of seconds from 0.1" in refused

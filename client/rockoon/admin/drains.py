@@ -173,7 +173,8 @@ class DrainAdmin:
     async def wait(self, broker: str, seconds: float | None = None) -> DrainReport:
         """Wait until a drained broker is finished, and return the remaining messages.
 
-        The wait continues while the broker, or a service that knows progress, is restarted.
+        The wait continues while the broker, or a service that knows progress, is restarted. It does
+        not end if the broker is removed meanwhile: a stopped broker is not in the routes either.
 
         Args:
             seconds: maximum wait; None: no limit.

@@ -32,8 +32,9 @@ def connections(
 ) -> None:
     """Show connected producers: programs of the SDK, gateways, and the gateways' clients.
 
-    A program of the SDK has sent to the topic since it connected. A client of a gateway names its
-    topics itself. Exit status 1 if a broker or the offset service does not answer.
+    A program of the SDK has sent to the topic since it connected; a broker knows the first 64
+    topics of a connection. A client of a gateway names its topics itself, at most 32. Exit status 1
+    if a broker or the offset service does not answer.
     """
 
     async def work(cluster: "Cluster") -> "ConnectedProducers":
