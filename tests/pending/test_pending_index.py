@@ -3,6 +3,7 @@
 import logging
 import random
 import zlib
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,18 +16,29 @@ from rockoon_broker.pending.pending_index import (
 )
 from rockoon_broker.pending.pending_queue import named_source, sources_of
 from rockoon_broker.store.settings import Flush
+from rockoon_core.disk import Disk
 from rockoon_format.batch import BatchError, BatchFault
 from rockoon_format.record import NO_HOST, Record, encode_record
 from support.holding_disk import HoldingDisk
 from support.seeds import seeds
-from support.store_directory import BORN_HOST, Owner, PowerCutDisk, batch_of, crashed_copy, settings
+from support.store_directory import (
+    BORN_HOST,
+    FailingDisk,
+    Owner,
+    PowerCutDisk,
+    batch_of,
+    crashed_copy,
+    healthy,
+    no_space_in,
+    settings,
+)
 
 WAITING = ("W", 0)
 
 
-def opened(owner: Owner) -> PendingIndex:
+def opened(owner: Owner, disk: Disk | None = None) -> PendingIndex:
     config = owner.store.settings.root / "config"
-    pending_index = PendingIndex(owner.store, config, PowerCutDisk(config))
+    pending_index = PendingIndex(owner.store, config, disk or PowerCutDisk(config))
     pending_index.add_queue(*WAITING)
     pending_index.load({})
     return pending_index
@@ -188,7 +200,8 @@ def test_a_snapshot_is_not_written_before_the_log_is_durable_up_to_it(tmp_path: 
 
 def test_messages_that_wait_for_nothing_cause_no_snapshot(tmp_path: Path) -> None:
     owner = Owner(settings(tmp_path / "store", flush=Flush.SYNC))
-    pending_index, now = opened(owner), 0.0
+    disk = FailingDisk()
+    pending_index, now = opened(owner, disk), 0.0
 
     def is_captured() -> bool:
         nonlocal now
@@ -197,7 +210,11 @@ def test_messages_that_wait_for_nothing_cause_no_snapshot(tmp_path: Path) -> Non
         owner.write_point()
         wanted = pending_index.wants_capture
         pending_index.capture_if_due(now)
-        assert wanted == (pending_index.pop_durable() is not None)
+        captured = pending_index.pop_durable()
+        assert wanted == (captured is not None)
+        if captured is not None:
+            with suppress(OSError):
+                pending_index.write(captured)
         return wanted
 
     assert is_captured(), "the first one names the store"
@@ -208,7 +225,10 @@ def test_messages_that_wait_for_nothing_cause_no_snapshot(tmp_path: Path) -> Non
     assert is_captured()
     assert is_captured()
     complete(owner, pending_index, first)
+    disk.fail_write = no_space_in(lambda path: path.name.startswith(SNAPSHOT_FILE))
     assert is_captured(), "else a start would read the log for it"
+    disk.fail_write = healthy
+    assert is_captured(), "it was not written"
     assert not is_captured()
     owner.store.close()
 

@@ -125,6 +125,8 @@ class CapturedState:
 
     snapshot: Snapshot
     exports: tuple[tuple[Path, bytes], ...]
+    counts: list[tuple[int, int]]
+    """Next offset and number of entries of each queue."""
 
 
 class PendingIndex:
@@ -159,8 +161,8 @@ class PendingIndex:
         self._covered_end = 0
         self._snapshot_bytes = 0
         self._captured_at = 0.0
-        # Next offset and number of entries of each queue in that state.
-        self._captured_counts: list[tuple[int, int]] = []
+        # Of the newest state that was written.
+        self._written_counts: list[tuple[int, int]] = []
         self._waiting: CapturedState | None = None
 
     # Before `begin`.
@@ -327,7 +329,7 @@ class PendingIndex:
         # Without pending entries a start reads no log, whatever the snapshot covers. So a broker
         # without delayed messages and transactions does not sync two files every ten seconds, for
         # which its appends would wait.
-        is_needed = any(self._queues.values()) or self._captured_counts != self._counts()
+        is_needed = any(self._queues.values()) or self._written_counts != self._counts()
         return is_needed and grown_bytes >= self._snapshot_bytes * GROWTH_SHARE_MIN
 
     def _counts(self) -> list[tuple[int, int]]:
@@ -364,10 +366,10 @@ class PendingIndex:
         sections |= {name: write() for name, (write, _) in self._notes.items()}
         # No await since the sections above, so that the end matches them.
         self._covered_end = self._known_end
-        self._captured_counts = self._counts()
         self._snapshot_bytes = sum(map(len, sections.values()))
         snapshot = Snapshot(self._store.recovery.lineage, self._covered_end, sections)
-        return CapturedState(snapshot, tuple(export() for export in self._exports))
+        exports = tuple(export() for export in self._exports)
+        return CapturedState(snapshot, exports, self._counts())
 
     def write(self, captured: CapturedState) -> None:
         """Replace the snapshot and its exports durably; may be called from any thread.
@@ -380,6 +382,7 @@ class PendingIndex:
         self._disk.replace_file(self._path, encode_snapshot(captured.snapshot))
         for path, content in captured.exports:
             self._disk.replace_file(path, content)
+        self._written_counts = captured.counts
 
     # Inside.
 
