@@ -8,6 +8,7 @@ import pytest
 from offset.cluster import GROUP, TOPIC, Cluster
 
 from rockoon_core.errors import ERROR_METADATA_KEY
+from rockoon_offset.progress import reset_plans
 from rockoon_proto.v1 import nameserver_pb2 as ns
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.errors_pb2 import Error
@@ -178,6 +179,24 @@ async def test_a_plan_is_forgotten_after_its_time(cluster: Cluster) -> None:
     with pytest.raises(Exception, match="plans are kept for") as gone:
         await apply(cluster, planned.reset_id)
     assert code(gone) == "RESET_NOT_FOUND"
+
+
+async def test_plans_have_bounds_and_the_newest_can_be_applied(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reset_plans, "PLANS_MAX", 2)
+    await started(cluster)
+    first, second, third = [await plan(cluster, 0, offset=offset) for offset in (30, 31, 32)]
+    with pytest.raises(Exception, match="plans are kept for"):
+        await apply(cluster, first.reset_id)
+    assert (await apply(cluster, second.reset_id)).applied
+    monkeypatch.setattr(reset_plans, "PLANNED_STEPS_MAX", 3)
+    both = [await plan(cluster, offset=offset) for offset in (40, 41)]
+    with pytest.raises(Exception, match="plans are kept for"):
+        await apply(cluster, third.reset_id)
+    with pytest.raises(Exception, match="plans are kept for"):
+        await apply(cluster, both[0].reset_id)
+    assert (await apply(cluster, both[1].reset_id)).applied
 
 
 async def test_an_offset_per_queue(cluster: Cluster) -> None:

@@ -27,7 +27,9 @@ from rockoon_proto.v1.nameserver_pb2 import BROADCAST_SERVER
 
 Answer = TypeVar("Answer")
 
+# Bounds on kept plans and on their steps; beyond a bound, the oldest plan is removed.
 PLANS_MAX = 1000
+PLANNED_STEPS_MAX = 500_000
 # Bound on queues times members of one plan.
 STEPS_MAX = 100_000
 
@@ -111,6 +113,7 @@ class ResetPlans:
         )
         self._remove_expired(now_seconds)
         self._plans[plan.reset_id] = plan
+        self._remove_oldest()
         await self._store.durable()
         return plan
 
@@ -355,8 +358,14 @@ class ResetPlans:
 
     def _remove_expired(self, now_seconds: float) -> None:
         for reset_id, plan in list(self._plans.items()):
-            if plan.kept_until_seconds <= now_seconds or len(self._plans) >= PLANS_MAX:
+            if plan.kept_until_seconds <= now_seconds:
                 del self._plans[reset_id]
+
+    def _remove_oldest(self) -> None:
+        """Remove the oldest plans while a bound is exceeded, but never the newest plan."""
+        steps = sum(len(each.steps) for each in self._plans.values())
+        while len(self._plans) > 1 and (len(self._plans) > PLANS_MAX or steps > PLANNED_STEPS_MAX):
+            steps -= len(self._plans.pop(next(iter(self._plans))).steps)
 
 
 def end_of(state: QueueState, before: Progress | None, now: Progress | None) -> QueueState:
