@@ -260,6 +260,28 @@ def test_the_end_of_a_log_in_a_file_made_in_advance_is_found(
     assert zeros or partitions[-1].stop <= 64 << 10
 
 
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_zeros_within_a_log_do_not_hide_the_messages_after_them(
+    tmp_path: Path, scheme: str
+) -> None:
+    """A damaged disk: a search by bisection finds these zeros, and a whole record before them."""
+    root, file_bytes, zeros = tmp_path / "broker-a", 1 << 20, 512 << 10
+    owner = Owner(settings(root, commit_log_file_bytes=file_bytes, flush=Flush.ASYNC))
+    for n in range(900):
+        owner.append("T", 0, [b"%03d" % n + bytes(900)])
+    owner.store.close()
+    (path,) = (root / "commitlog").iterdir()
+    content = bytearray(path.read_bytes())
+    size = int.from_bytes(content[:4])
+    start = (file_bytes // 4 // size) * size
+    content[start : start + zeros] = bytes(zeros)
+    path.write_bytes(content)
+    partitions = StoreDirectory(f"{scheme}{root}", "broker-a").partitions(EVERYTHING, 1 << 16)
+    found, _ = read(partitions, EVERYTHING)
+    after = (start + zeros) // size + 1
+    assert {body[:3] for *_, body in found} >= {b"%03d" % n for n in range(after, 900)}
+
+
 def test_zeros_at_the_end_of_a_log_are_not_read_even_if_they_are_no_hole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -365,18 +365,24 @@ def files_of_times(files: Sequence[LogFile], least_ms: int, most_ms: int) -> lis
     return kept
 
 
-def written_stop(file: LogFile) -> int:
-    """Return a physical offset below which all records of a file start; zeros follow it."""
+def written_stop(file: LogFile, written: int) -> int:
+    """Return a physical offset below which all records of a file start; zeros follow it.
+
+    Args:
+        file: the last file of a log with a record.
+        written: physical offset up to which the log is known to have records; 0 if unknown.
+    """
     end, file_end = probed_end(file), file.start + file.bytes
     if end in (file.start, file_end):
         return end
-    # The end is a guess, which the record before the zeros proves.
+    # The end is a guess, which the record before the zeros proves. Damage can be zeros too, and a
+    # body can have a forged record before zeros: neither is the end of the log before `written`.
     for tail_bytes in (_PROOF_BYTES, *_TAILS_BYTES):
         tail = _tail(file, end, tail_bytes)
         _, found = tail.scan(content=tail._content(0))
         if len(found.starts) and not found.damages:
             last_end = tail.start + int(found.starts[-1] + found.sizes[-1])
-            if last_end <= end:
+            if written <= last_end <= end:
                 return last_end
             break
     return file_end if is_remote(file) else written_end(file)

@@ -62,7 +62,7 @@ class ListedRecords:
 
 
 def listed_records(
-    path: str, broker: str, selection: Selection, log_start: int
+    path: str, broker: str, selection: Selection, log_start: int, point: RecoveryPoint | None
 ) -> tuple[ListedRecords, int] | None:
     """Return the records of the named topics, and the physical offset up to which they are all.
 
@@ -71,6 +71,7 @@ def listed_records(
         broker: name of the store's broker.
         selection: of the read; its topics and offsets narrow the result.
         log_start: physical offset below which no record is wanted.
+        point: see `recovery_point`; it must be read before this call.
 
     Returns:
         None if the log must be read instead.
@@ -80,8 +81,7 @@ def listed_records(
         StoreReadError: the directory cannot be read.
     """
     topics = selection.one_of.get("topic")
-    point = _recovery_point(path) if topics else None
-    if topics is None or point is None:
+    if not topics or point is None:
         return None
     queues = list_queues(path)
     own = {key: files for key, files in queues.items() if key[0] in topics}
@@ -117,7 +117,7 @@ def listed_records(
     return ListedRecords(topics, *(column[order] for column in columns)), point.log_end
 
 
-def _recovery_point(path: str) -> RecoveryPoint | None:
+def recovery_point(path: str) -> RecoveryPoint | None:
     """Return the recovery point of a store if no other broker wrote to the store after it; the
     same rule as at a broker's start.
     """

@@ -29,7 +29,7 @@ from rockoon_spark.source.log_source import (
     LogPartition,
     LogSource,
 )
-from rockoon_spark.source.queue_entries import ListedRecords, listed_records
+from rockoon_spark.source.queue_entries import ListedRecords, listed_records, recovery_point
 
 _HEAD_BYTES = 8
 
@@ -78,7 +78,8 @@ class StoreDirectory:
         start = log.start
         if coverage is not None and coverage.holds_all(selection):
             start = max(start, coverage.log_end)
-        listed = listed_records(self.path, self.broker, selection, start)
+        point = recovery_point(self.path)
+        listed = listed_records(self.path, self.broker, selection, start, point)
         found: list[FilePartition] = []
         if listed is not None:
             records, listed_end = listed
@@ -86,7 +87,8 @@ class StoreDirectory:
             start = max(start, listed_end)
         if log.files and not log.is_end(start):
             # Zeros at the end of the last file are not planned.
-            found += log.partitions(start, written_stop(log.files[-1]), split_bytes)
+            stop = written_stop(log.files[-1], 0 if point is None else point.log_end)
+            found += log.partitions(start, stop, split_bytes)
         wanted = selection.ranges.get("store_time")
         if wanted is not None:
             kept = files_of_times(log.files, wanted.least // 1000, -(-wanted.most // 1000))
