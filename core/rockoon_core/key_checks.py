@@ -1,4 +1,4 @@
-"""Checks of access keys and their permissions. Pure.
+"""Checks of access keys, their permissions and the owners of declared objects. Pure.
 
 Nameservers run them before each change, `rockoon apply` before the first one.
 """
@@ -13,6 +13,7 @@ from rockoon_proto.v1.access_pb2 import ACCESS_ADMIN, ACCESS_READ, ACCESS_WRITE,
 
 PERMISSIONS_MAX = 256
 DESCRIPTION_CHARACTERS_MAX = 200
+OWNER_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 ACTIONS = (ACCESS_READ, ACCESS_WRITE, ACCESS_ADMIN)
 
 # Names or prefixes of topics and groups.
@@ -28,6 +29,14 @@ def check_key_id(key_id: str) -> None:
     if key_id == CLUSTER_KEY_ID:
         raise InvalidArgument(
             reason=f"{key_id!r} is the services' own key: its secret is their cluster_secret"
+        )
+
+
+def check_owner(owner: str) -> None:
+    """Raises InvalidArgument if no resource file can have this owner; empty means no owner."""
+    if owner and not OWNER_NAME.fullmatch(owner):
+        raise InvalidArgument(
+            reason=f"owner {owner[:80]!r} is not 1 to 64 letters, digits and . _ -"
         )
 
 

@@ -16,7 +16,7 @@ from rockoon.cli.resources import cluster_state
 from rockoon.cli.resources.fields import resources_of
 from rockoon.cli.resources.files import read_files
 from rockoon.cli.resources.plan import Options, ResourceChange
-from rockoon.errors import NotAuthenticated
+from rockoon.errors import InvalidArgument, NotAuthenticated
 from rockoon.net.access import AccessKey
 from rockoon.testing.disposable import DisposableCluster
 from rockoon_proto.v1.nameserver_pb2 import GroupConfig
@@ -384,3 +384,22 @@ async def test_a_key_that_may_not_administer_keys_manages_its_topics(
 
 def test_without_access_keys_a_declared_key_is_refused(apply: Any) -> None:
     assert "access = off" in apply("access_keys: {shop: }", status=1).err
+
+
+@pytest.mark.parametrize("owner", ["two words", "o" * 65])
+async def test_the_cluster_refuses_an_owner_that_no_file_can_have(
+    guarded: DisposableCluster, owner: str
+) -> None:
+    async with guarded.connect() as connection:
+        keys, settings = connection.admin.access_keys, connection.admin.settings
+        await keys.create(f"owned-{len(owner)}", owner="shop")
+        for call in (
+            keys.create(f"refused-{len(owner)}", owner=owner),
+            keys.update(f"owned-{len(owner)}", owner=owner),
+            settings.set("broker", "log_level", "warning", owner=owner),
+        ):
+            with pytest.raises(InvalidArgument, match="is not 1 to 64 letters"):
+                await call
+        owners = {each.id: each.owner for each in await keys.list()}
+    assert owners[f"owned-{len(owner)}"] == "shop"
+    assert f"refused-{len(owner)}" not in owners

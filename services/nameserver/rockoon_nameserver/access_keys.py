@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from rockoon_core.errors import AccessKeyExists, AccessKeyNotFound, Busy, InvalidArgument
-from rockoon_core.key_checks import check_description, check_key_id, granted
+from rockoon_core.key_checks import check_description, check_key_id, check_owner, granted
 from rockoon_core.signature import VERIFIER_BYTES
 from rockoon_nameserver.etcd_data import DeleteKey, PutKey, absent, exists, unchanged
 from rockoon_nameserver.follower import EtcdFollower
@@ -62,13 +62,14 @@ class AccessKeys:
         """Create an access key.
 
         Raises:
-            InvalidArgument: the id, verifier, description or a permission is invalid.
+            InvalidArgument: the id, verifier, description, owner or a permission is invalid.
             AccessKeyExists: a key with this id and another secret exists.
             Busy: the cluster has `KEYS_MAX` keys.
         """
         check_key_id(request.key_id)
         check_verifier(request.verifier)
         check_description(request.description)
+        check_owner(request.owner)
         if self._count() >= KEYS_MAX:
             raise Busy(reason=f"there are {KEYS_MAX} access keys: delete some")
         info = AccessKeyInfo(
@@ -98,7 +99,7 @@ class AccessKeys:
         """Grant or revoke permissions, enable, disable or describe a key.
 
         Raises:
-            InvalidArgument: the description or a permission is invalid.
+            InvalidArgument: the description, owner or a permission is invalid.
             AccessKeyNotFound: no key has this id.
             Busy: concurrent changes won `ATTEMPTS_MAX` times.
         """
@@ -113,6 +114,7 @@ class AccessKeys:
                 check_description(request.description)
                 info.description = request.description
             if request.HasField("owner"):
+                check_owner(request.owner)
                 info.owner = request.owner
 
         return await self._change(request.key_id, changed)

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from rockoon_core.errors import Busy, InvalidArgument
+from rockoon_core.key_checks import check_owner
 from rockoon_nameserver.access_keys import AWAY_SECONDS_MAX
 from rockoon_nameserver.etcd_data import DeleteKey, PutKey, exists
 from rockoon_nameserver.follower import EtcdFollower
@@ -60,7 +61,8 @@ class LiveSettingService(LiveSettingsServicer):
         """Store or remove a live setting; return etcd's revision.
 
         Raises:
-            InvalidArgument: a name is not valid, or the setting to remove is not stored.
+            InvalidArgument: a name or the owner is not valid, or the setting to remove is not
+                stored.
             Busy: the cluster has `SETTINGS_MAX` live settings.
         """
         setting = request.setting
@@ -68,6 +70,7 @@ class LiveSettingService(LiveSettingsServicer):
         for part in (key.service, key.name, key.node or "all"):
             if not PATH_PART.fullmatch(part):
                 raise InvalidArgument(reason=f"{part[:80]!r} is not part of a live setting's name")
+        check_owner(setting.owner)
         name = self._keyspace.key(key)
         if request.unset:
             outcome = await self._etcd.transaction(

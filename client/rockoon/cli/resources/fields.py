@@ -19,7 +19,7 @@ from rockoon.cli.resources.files import FileValue
 from rockoon.cli.topics import PERMISSIONS
 from rockoon.errors import RockoonError
 from rockoon_core.group_settings import GROUP_SETTINGS
-from rockoon_core.key_checks import check_description, check_key_id, granted
+from rockoon_core.key_checks import OWNER_NAME, check_description, check_key_id, granted
 from rockoon_core.pem_files import PemError
 from rockoon_core.route_checks import QUEUES_PER_BLOCK_MAX, checked_group, checked_topic
 from rockoon_core.secret_files import read_secrets
@@ -38,7 +38,6 @@ Convert = Callable[[FileValue], Any]
 
 SERVICES = ("broker", "offset", "nameserver")
 TRUTH = {"yes": True, "no": False, "true": True, "false": False}
-_OWNER = re.compile(r"[A-Za-z0-9._-]{1,64}")
 # Without a zone, the meaning of a time would depend on the machine.
 _ZONED = re.compile(r"\d{11,13}|.*(Z|[+-]\d\d:?\d\d)")
 
@@ -259,7 +258,7 @@ def resources_of(documents: Iterable[FileValue]) -> Resources:
 
 def _owner(found: Resources, node: FileValue) -> None:
     owner = text(node)
-    if not _OWNER.fullmatch(owner):
+    if not OWNER_NAME.fullmatch(owner):
         raise FieldError(f"{owner!r} is not 1 to 64 letters, digits and . _ -")
     if found.owner not in ("", owner):
         raise FieldError(f"{owner!r} is not {found.owner!r} of another file")
