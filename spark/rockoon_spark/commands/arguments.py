@@ -153,7 +153,7 @@ def _add_export(commands: Any) -> None:
         default=0.0,
         metavar="SECONDS",
         help="with --merge: how long the replaced files stay, for readers by the manifests that "
-        "have begun (default: 0)",
+        "have begun; a later run removes them (default: 0)",
     )
 
 

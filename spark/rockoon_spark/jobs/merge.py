@@ -71,8 +71,8 @@ def merge_small_files(
         spark: runs the tasks.
         target: the directory of an export; every executor must see it.
         file_bytes: approximate size of the merged files.
-        keep_seconds: how long the replaced files stay; until then, a reader of all files in the
-            directory finds their messages twice.
+        keep_seconds: how long the replaced files stay; the first job after this time removes them.
+            Until then, a reader of all files in the directory finds their messages twice.
         move: renames a file of the target.
 
     Raises:
