@@ -19,6 +19,7 @@ Invariants:
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
@@ -260,7 +261,8 @@ class SyncedTable:
         if losses:
             properties[LOSSES + self._topic] = "; ".join(losses)
         change = table.transaction()
-        change.append(rows, snapshot_properties=properties)
+        with self._own_files():
+            change.append(rows, snapshot_properties=properties)
         # Version 1 of the table format has no sequence numbers.
         sequence = getattr(table.metadata, "last_sequence_number", 0) + 1
         change.set_properties({self._offsets: json.dumps({**content, "sequence": sequence})})
@@ -273,6 +275,25 @@ class SyncedTable:
             table._do_commit(change._updates, requirements)
         except CommitFailedException as error:
             raise OtherCommit(f"table {self.name}: {error}") from error
+
+    @contextmanager
+    def _own_files(self) -> Iterator[None]:
+        """Within the block, the files of the loaded snapshot are read.
+
+        Raises:
+            OtherCommit: maintenance has deleted one of them, because the snapshot is outdated.
+            TableError: one is missing, although the snapshot is the current one.
+        """
+        try:
+            yield
+        except FileNotFoundError as error:
+            former = self.table.metadata_location
+            self.load()
+            if self.table.metadata_location != former:
+                raise OtherCommit(f"table {self.name}: {error}") from error
+            raise TableError(
+                f"table {self.name}: a file of the current snapshot is missing: {error}"
+            ) from error
 
     def check_positions(self) -> None:
         """Check that the table has the columns that `positions` reads.
@@ -294,5 +315,6 @@ class SyncedTable:
             f"topic = '{self._topic}' AND queue_offset >= {least} AND queue_offset < {end}"
             f" AND {ERROR} IS NOT NULL"
         )
-        found = self.table.scan(row_filter=wanted, selected_fields=POSITION).to_arrow()
+        with self._own_files():
+            found = self.table.scan(row_filter=wanted, selected_fields=POSITION).to_arrow()
         return set(zip(*(found.column(name).to_pylist() for name in POSITION), strict=True))
