@@ -172,6 +172,33 @@ def test_a_wrong_option_is_an_error_with_a_sentence(
     assert "secret" not in done.errors
 
 
+def test_a_reader_that_ends_early_is_not_a_failure_of_the_catalogue(
+    cluster: DisposableCluster, topic: str, lake: Lake
+) -> None:
+    command = words(lake, "sync", topic, *RAW, "--once")
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        command,
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        env=environment(cluster),
+        timeout=DEADLINE_SECONDS,
+        check=False,
+    )
+    os.close(writing)
+    assert done.stderr == b""
+
+
+def test_a_warehouse_that_cannot_be_written_is_an_error_with_a_sentence(
+    topic: str, lake: Lake, run: Callable[..., Done]
+) -> None:
+    lake = Lake(lake.uri, {"warehouse": "file:///proc/self/lake"})
+    done = run(*words(lake, "sync", topic, *RAW, "--once"))
+    assert done.status == 1
+    assert "the catalogue or the files of the table cannot be used" in done.errors
+
+
 def test_neither_pyspark_nor_java_is_needed_and_a_missing_package_is_named(
     cluster: DisposableCluster, topic: str, lake: Lake
 ) -> None:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -419,6 +420,65 @@ def test_a_table_that_was_rolled_back_gets_the_removed_messages_again(
     )
     with pytest.raises(TableError, match=r"was rolled back or replaced: property rockoon\.offsets"):
         once(settings)
+
+
+def test_files_that_maintenance_deletes_before_the_commit_do_not_end_the_run(
+    cluster: DisposableCluster, topic: str, settings: SyncSettings, lake_over_http: Lake
+) -> None:
+    """Another program changes the table, expires the former snapshot, and deletes its files."""
+    create(lake_over_http.open(), settings)
+    lake_over_http.open().load_table(settings.table).append(
+        pa.Table.from_pylist([{"id": 0}], ORDERS.as_arrow())
+    )
+    send(cluster, topic, orders(1))
+
+    class Maintained(TableSync):
+        def _read(self, *arguments: Any) -> Any:
+            found = super()._read(*arguments)
+            table = lake_over_http.open().load_table(settings.table)
+            if len(table.history()) == 1:
+                former = table.current_snapshot()
+                assert former is not None
+                table.append(pa.Table.from_pylist([{"id": 100}], ORDERS.as_arrow()))
+                Path(former.manifest_list.removeprefix("file://")).unlink()
+            return found
+
+    with Maintained(settings, Event()) as running:
+        running.run(lambda _: None, interval_seconds=None)
+    assert ids(lake_over_http, settings.table) == [0, 1, 100]
+
+
+def test_a_queue_that_is_created_again_before_it_is_read_is_a_loss_in_the_snapshot(
+    cluster: DisposableCluster, topic: str, settings: SyncSettings, lake_over_http: Lake
+) -> None:
+    create(lake_over_http.open(), settings)
+    send(cluster, topic, orders(*range(8)))
+    once(settings)
+    send(cluster, topic, orders(*range(8, 12)))
+
+    class Late(TableSync):
+        is_first = True
+
+        def _read(self, *arguments: Any) -> Any:
+            if self.is_first:
+                self.is_first = False
+                recreate(cluster, topic)
+                send(cluster, topic, orders(*range(12, 16)))
+            return super()._read(*arguments)
+
+    with Late(settings, Event()) as running, pytest.raises(DataLost) as failure:
+        running.run(lambda _: None, interval_seconds=None)
+    assert "--allow-data-loss" in str(failure.value)
+    assert "failOnDataLoss" not in str(failure.value)
+    commits: list[TableCommit] = []
+    with Late(changed(settings, allows_data_loss=True), Event()) as running:
+        running.run(commits.append, interval_seconds=None)
+    # No commit has offsets of the queues that were deleted after the plan.
+    (commit,) = commits
+    assert commit.messages == 4
+    assert len(commit.losses) == 4
+    assert all("was deleted and created again" in each for each in commit.losses)
+    assert ids(lake_over_http, settings.table) == [*range(8), *range(12, 16)]
 
 
 def test_expired_snapshots_and_commits_of_other_programs_keep_the_offsets(

@@ -3,7 +3,7 @@
 A stream reads all its messages in this way, a batch those that are a small part of the log.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,6 +63,7 @@ class QueuePartition:
         route_revision: of the routes when the batch was planned.
         fails_on_data_loss: True to fail if messages were deleted.
         endpoint: nameservers, asked for the broker's new address if it no longer answers.
+        on_loss: called with a sentence about lost messages, instead of `report_loss`; may raise.
     """
 
     range: BatchRange
@@ -70,6 +71,7 @@ class QueuePartition:
     route_revision: int
     fails_on_data_loss: bool
     endpoint: AnyEndpoint | None = None
+    on_loss: Callable[[str], None] | None = None
 
     def client(self) -> PullClient:
         """Return a new connection to the broker."""
@@ -146,7 +148,10 @@ class QueuePartition:
         sentence = (
             f"offsets {start} to {end} of queue {self.range.queue} can no longer be read: {why}"
         )
-        report_loss(sentence, fails=self.fails_on_data_loss)
+        if self.on_loss is None:
+            report_loss(sentence, fails=self.fails_on_data_loss)
+        else:
+            self.on_loss(sentence)
         return end
 
 

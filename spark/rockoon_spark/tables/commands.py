@@ -18,6 +18,7 @@ from rockoon_spark.stream.plan import CheckpointError
 from rockoon_spark.tables.json_bodies import UnsupportedColumn
 from rockoon_spark.tables.rows import UnusableTable
 from rockoon_spark.tables.sync import (
+    OutdatedPlan,
     Stopped,
     SyncSettings,
     TableCommit,
@@ -34,6 +35,7 @@ EXPECTED = (
     GroupInUse,
     NoSuchTableError,
     OptionError,
+    OutdatedPlan,
     RESTError,
     RockoonError,
     TableError,
@@ -110,6 +112,9 @@ def failure_text(error: BaseException) -> str | None:
     """Return the sentence for an expected failure; None for a bug."""
     if isinstance(error, EXPECTED):
         return str(error)
-    if is_temporary(error):
-        return f"the catalogue or the files of the table cannot be reached: {error}"
+    if isinstance(error, BrokenPipeError):
+        # The process that reads the output has ended.
+        return None
+    if is_temporary(error) or isinstance(error, OSError):
+        return f"the catalogue or the files of the table cannot be used: {error}"
     return None

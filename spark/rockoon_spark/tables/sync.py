@@ -26,6 +26,7 @@ from rockoon.errors import RockoonError
 from rockoon_core.clock import Backoff
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.repeated_lines import limited
+from rockoon_core.valid_text import redacted
 from rockoon_spark.records.selection import EVERYTHING
 from rockoon_spark.source.live_cluster import BrokerAway
 from rockoon_spark.source.log_source import DamagedRange, DataLost, rows
@@ -79,6 +80,10 @@ Result = TypeVar("Result")
 
 class Stopped(Exception):
     """The caller has stopped the run; nothing of the current step was committed."""
+
+
+class OutdatedPlan(Exception):
+    """The log no longer has the offsets of a step; nothing of the step was committed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,7 +320,9 @@ class TableSync:
             except Exception as error:
                 if not _may_pass(error) or time.monotonic() > deadline:
                     raise
-                log.warning("table %s: next attempt soon: %s", self._settings.table, error)
+                log.warning(
+                    "table %s: next attempt soon: %s", self._settings.table, redacted(error)
+                )
             self._pause(backoff.next_seconds())
 
     def _step(self, targets: Mapping[MessageQueue, StreamQueue]) -> TableCommit | None:
@@ -341,8 +348,11 @@ class TableSync:
         if end is start:
             self._cluster.commit({queue: each.offset for queue, each in end.queues.items()})
             return None
+        planned_losses = len(self._losses)
         read = self._read(start, end)
         end = read.end
+        if len(self._losses) > planned_losses:
+            self._check_exists(end)
         undecoded = self._commit_undecoded(read.undecoded, end)
         table = pa.concat_tables(read.rows)
         self._main.append(table, end, self._cluster_id, self._losses)
@@ -376,7 +386,8 @@ class TableSync:
             if found.size >= COMMIT_BYTES_MAX:
                 found.end_at(queue, partition.range.start)
                 continue
-            for batch in rows(partition.read(), EVERYTHING, sorted(columns), self._report_damage):
+            found_records = replace(partition, on_loss=self._report_loss).read()
+            for batch in rows(found_records, EVERYTHING, sorted(columns), self._report_damage):
                 self._refuse_stopped()
                 messages = _without(batch, done)
                 table, failed = convert.of(messages)
@@ -385,6 +396,20 @@ class TableSync:
                     found.end_at(queue, batch.column("queue_offset")[-1].as_py() + 1)
                     break
         return found
+
+    def _check_exists(self, end: StreamOffsets) -> None:
+        """Check that the log still has the offsets of a step, after losses while it was read.
+
+        Raises:
+            OutdatedPlan: a queue was deleted, or ends at a lower offset. New messages would get the
+                offsets that the step would commit.
+        """
+        now = self._cluster.queues()
+        for queue, position in end.queues.items():
+            found = now.get(queue)
+            is_same = found is not None and found.create_revision == position.create_revision
+            if found is None or not is_same or found.end < position.offset:
+                raise OutdatedPlan(f"queue {queue} was deleted or cut while it was read")
 
     def _undecoded_before(self, start: StreamOffsets, end: StreamOffsets) -> set[Position]:
         """Return the next messages that the table of undecoded bodies has already."""
@@ -451,7 +476,7 @@ class TableSync:
 def _may_pass(error: BaseException) -> bool:
     if isinstance(error, RockoonError):
         return error.retriable
-    return isinstance(error, BrokerAway) or is_temporary(error)
+    return isinstance(error, BrokerAway | OutdatedPlan) or is_temporary(error)
 
 
 def _without(batch: pa.RecordBatch, done: set[Position]) -> pa.RecordBatch:
