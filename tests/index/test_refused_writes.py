@@ -111,6 +111,32 @@ async def test_a_file_that_was_filled_before_a_refusal_has_its_keys_once(tmp_pat
     assert again.files() == indexed_one_by_one(keys)
 
 
+def test_a_full_disk_leaves_slots_of_all_counted_keys_on_disk(tmp_path: Path) -> None:
+    """RocketMQ finds keys only by the slots on disk, and does not compute slots again."""
+
+    class ReservingDisk(FailingDisk):
+        reserved = 0
+
+        def allocate(self, fd: int, count: int) -> None:
+            super().allocate(fd, count)
+            self.reserved = count
+
+    disk = ReservingDisk()
+    owner = with_keys(tmp_path / "store", disk)
+    keys = owner.every_key()
+    owner.send(keyed(keys="k3"))
+    disk.fail_write = lambda _, position: 0 if position < disk.reserved else errno.ENOSPC
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space"):
+            take_all(owner)
+        # As the follower does before each further attempt.
+        assert owner.index is not None
+        owner.index.abandon()
+        owner.open_index(owner.store.visible_end)
+    assert owner.files() == indexed_one_by_one(keys)
+    owner.close()
+
+
 @pytest.mark.parametrize("end", ["abandoned", "closed"])
 def test_a_file_whose_sync_failed_is_deleted_and_made_again(tmp_path: Path, end: str) -> None:
     """A later sync would succeed without the pages that this one lost."""

@@ -28,6 +28,7 @@ from rockoon_format.index_file import (
     IndexHeader,
     decode_header,
     index_file_bytes,
+    unit_position,
 )
 
 log = logging.getLogger(__name__)
@@ -108,7 +109,10 @@ class IndexDirectory:
         return found
 
     def create(self, now_ms: int) -> Path:
-        """Create an empty sparse file with a name after all others; the name is durable on return.
+        """Create an empty file with a name after all others; the name is durable on return.
+
+        Blocks are reserved for header and slots: slots are written only when the file is complete,
+        and the disk may be full then. Units are sparse.
 
         Raises:
             OSError: the disk; no incomplete index file remains.
@@ -146,6 +150,7 @@ class IndexDirectory:
         fd = self.disk.open(unfinished, create=True)
         try:
             self.disk.set_size(fd, self.shape.file_bytes)
+            self.disk.allocate(fd, unit_position(self.shape.slots, 0))
             self.disk.fdatasync(fd)
         finally:
             self.disk.close(fd)

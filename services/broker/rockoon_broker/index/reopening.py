@@ -90,8 +90,8 @@ class Reopening:
                 break
             self._remove(files.pop())
             suspect = False
-        if active is not None and suspect:
-            active = self._written_again(active)
+        if active is not None:
+            active = self._completed(active, suspect=suspect)
         self.result = Resumption(
             active=active,
             last=files[-1].header if files else None,
@@ -154,17 +154,25 @@ class Reopening:
             yield True
         return active
 
-    def _written_again(self, active: ActiveFile) -> ActiveFile | None:
-        """Write the file's header and slots again, so that they are durable; return None if the
-        file is full."""
+    def _completed(self, active: ActiveFile, *, suspect: bool) -> ActiveFile | None:
+        """Write slots that differ; if the file is suspect, write header and slots again, so that
+        they are durable. Return None if the file is full.
+
+        Not only when the broker stops: then the index may be closed because of a full disk, and
+        RocketMQ does not compute slots again.
+        """
         try:
-            active.mark_unwritten()
+            if suspect:
+                active.mark_unwritten()
             active.complete()
         except OSError:
-            active.close()
-            if active.sync_failed:
-                self._directory.remove(active.path)
-            raise
+            # A full disk refuses slots of a file that a former version has created: the file can
+            # still be searched by the slots in memory.
+            if suspect or active.sync_failed:
+                active.close()
+                if active.sync_failed:
+                    self._directory.remove(active.path)
+                raise
         if active.remaining:
             return active
         active.close()
