@@ -4,6 +4,7 @@ import hashlib
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -238,6 +239,29 @@ def test_a_backup_to_an_object_store_is_whole_whenever_old_ones_are_removed(
     if making.name in backups_in(place).interrupted:
         prune(place, keep=1, with_interrupted=True)
     prune(place, keep=1)
+    assert place.names().keys() == check(place)
+
+
+@pytest.mark.parametrize("seed", seeds(6))
+def test_a_running_backup_that_is_removed_as_interrupted_is_whole_or_fails(
+    tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    place = ArrowDestination(tmp_path.as_uri())
+    for _ in range(3):
+        make(place, chance)
+    making = Making(place)
+    making.begin()
+    making.add_parts(1, chance)
+    first = chance.randrange(1, 9)
+    others: dict[int, Callable[[], object]] = {
+        first: lambda: making.add_parts(1, chance),
+        first + chance.randrange(1, 4): making.finish,
+    }
+    with suppress(BackupError):
+        prune(Meeting(tmp_path, others), keep=1, with_interrupted=True)
+    check(place)
+    prune(place, keep=1, with_interrupted=True)
     assert place.names().keys() == check(place)
 
 

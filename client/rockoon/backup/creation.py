@@ -26,6 +26,7 @@ from rockoon.backup.manifest import (
     INTERRUPTED,
     LOGS,
     MANIFEST,
+    REMOVED,
     BackupFile,
     BackupManifest,
     Backups,
@@ -184,11 +185,13 @@ class Creation:
         name = f"{self.name}/{MANIFEST}"
         self._destination.write(name, encode(manifest))
         found = self._destination.names()
-        if missing := [each.name for each in manifest.files() if each.name not in found]:
+        gone = [each.name for each in manifest.files() if each.name not in found]
+        if gone or f"{self.name}/{REMOVED}" in found:
             self._destination.remove(name)
             raise BackupError(
-                f"{missing[0]} was removed from {self._destination.shown} during the backup, for "
-                "example by `rockoon backup prune --interrupted`: run the backup again"
+                f"{gone[0] if gone else self.name} was removed from {self._destination.shown} "
+                "during the backup, for example by `rockoon backup prune --interrupted`: run the "
+                "backup again"
             )
         self._destination.remove(f"{self.name}/{INTERRUPTED}")
 

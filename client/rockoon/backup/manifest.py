@@ -4,6 +4,7 @@
         BACKUP/manifest.json        written last: without it the backup is interrupted
         BACKUP/interrupted.json     parts of logs that are complete; from the beginning until the
                                     manifest is written
+        BACKUP/removed              the removal of this backup has begun: it will not be complete
         BACKUP/progress             state of the offset service
         BACKUP/routes               keys of the nameservers
         BACKUP/LOG/...              files of a generation
@@ -25,6 +26,7 @@ from rockoon.backup.destination import BackupError, Destination
 FORMAT = 1
 MANIFEST = "manifest.json"
 INTERRUPTED = "interrupted.json"
+REMOVED = "removed"
 LOGS = "logs"
 # 64 hexadecimal digits and a line feed.
 CHECKSUM_BYTES = 65

@@ -7,6 +7,10 @@ A backup that is being made may use the parts of all backups that were complete 
 directory is locked by it. In an object store, it stores `interrupted.json` before it looks for
 other backups. The removal deletes manifests, then looks for new backups, and deletes parts only if
 it finds no new backup. In each order of these steps, no backup refers to a deleted part.
+
+A backup that is removed as interrupted may still run. The removal stores `removed`, then looks
+whether the backup is complete. The backup stores its manifest, then looks for `removed` and for its
+files, and fails if it has been removed.
 """
 
 import calendar
@@ -15,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rockoon.backup.destination import BackupError, Destination
-from rockoon.backup.manifest import INTERRUPTED, LOGS, MANIFEST, Backups
+from rockoon.backup.manifest import INTERRUPTED, LOGS, MANIFEST, REMOVED, Backups
 from rockoon_core.clock import wall_clock_ms
 
 DAY_MS = 24 * 3600 * 1000
@@ -29,8 +33,8 @@ class Pruning:
         kept, removed: names of backups, the oldest first.
         interrupted: names of interrupted backups that are removed too.
         files, bytes: that only these backups, or no backup, have.
-        left: names of backups that began during the removal. If there are some, all files of
-            removed backups but their manifests are left to the next removal.
+        left: names of backups that began, or became complete, during the removal. If there are
+            some, all files of removed backups but their manifests are left to the next removal.
     """
 
     kept: Sequence[str]
@@ -136,13 +140,21 @@ class Pruner:
         """Remove what `plan` has found. If it is interrupted, the next removal continues."""
         for backup in found.removed:
             self._destination.remove(f"{backup}/{MANIFEST}")
+        marks = [] if self._is_alone else [f"{each}/{REMOVED}" for each in found.interrupted]
+        for mark in marks:
+            self._destination.write(mark, b"")
         for backup in found.interrupted:
             self._destination.remove(f"{backup}/{INTERRUPTED}")
         if not self._is_alone:
             backups = Backups(self._destination, self._destination.names())
-            left = sorted({*backups.complete, *backups.interrupted} - self._known)
-            if left:
-                return replace(found, files=0, bytes=0, left=left)
-        for name in self._useless:
+            new = {*backups.complete, *backups.interrupted} - self._known
+            completed = set(backups.complete).intersection(found.interrupted)
+            for each in completed:
+                self._destination.remove(f"{each}/{REMOVED}")
+            if new or completed:
+                removed = [each for each in found.interrupted if each not in completed]
+                left = sorted(new | completed)
+                return replace(found, interrupted=removed, files=0, bytes=0, left=left)
+        for name in (*self._useless, *marks):
             self._destination.remove(name)
         return found

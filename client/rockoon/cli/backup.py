@@ -187,7 +187,7 @@ def prune(
         print(f"{'to be removed' if plan else 'removed'}: {each}")
     print(f"{found.files} files, {for_humans(found.bytes)}; {len(found.kept)} backups are kept")
     for each in found.left:
-        print(f"backup {each} is being made: the files are removed by the next `backup prune`")
+        print(f"backup {each} began or ended meanwhile: the next `backup prune` removes the files")
 
 
 @app.command()
