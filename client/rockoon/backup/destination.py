@@ -4,6 +4,7 @@ A file appears once it is complete, and never changes.
 """
 
 import os
+import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -93,11 +94,20 @@ class DirectoryDestination(Destination):
         self.shown = str(root)
 
     def names(self) -> dict[str, int]:
-        return {
-            path.relative_to(self._root).as_posix(): path.stat().st_size
-            for path in self._root.rglob("*")
-            if path.is_file() and path.name != "lock"
-        }
+        # Without the lock, a backup may rename or remove files meanwhile.
+        def refused(failure: OSError) -> None:
+            if not isinstance(failure, FileNotFoundError):
+                raise failure
+
+        found: dict[str, int] = {}
+        with disk_failures(self.shown, "read"):
+            for folder, _, names in os.walk(self._root, onerror=refused):
+                for path in (Path(folder, name) for name in names if name != "lock"):
+                    with suppress(FileNotFoundError):
+                        status = path.stat()
+                        if stat.S_ISREG(status.st_mode):
+                            found[path.relative_to(self._root).as_posix()] = status.st_size
+        return found
 
     def read(self, name: str) -> Iterator[bytes]:
         with (
