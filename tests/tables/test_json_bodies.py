@@ -164,3 +164,11 @@ def test_a_table_that_cannot_have_the_messages_is_refused_at_the_start() -> None
         TableRows(Schema(NestedField(1, "_keys", StringType(), required=True)), JSON)
     with pytest.raises(UnusableTable, match="no column is one of a message"):
         TableRows(Schema(NestedField(1, "price", LongType())), RAW)
+
+
+def test_a_body_of_any_depth_is_decoded_or_undecodable() -> None:
+    """The description of a value needs more stack than its decoder."""
+    bodies = JsonBodies([NestedField(1, "id", LongType())])
+    for depth in range(1, 1100):
+        with pytest.raises(Undecodable):
+            bodies.decode(b"[" * depth + b"]" * depth)

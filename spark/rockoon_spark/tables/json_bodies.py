@@ -15,7 +15,7 @@
 | list, struct | an array, an object |
 | map | an object; its keys are texts |
 
-A value of another kind is not converted, because a reader could not tell it from a right one.
+A value of another kind is not converted, because readers of the table could not detect the error.
 """
 
 import base64
@@ -100,9 +100,9 @@ class JsonBodies:
             raise Undecodable("the body is nested too deeply") from None
         except ValueError as error:
             raise Undecodable(f"the body is not JSON: {error}") from None
-        if not isinstance(found, dict):
-            raise Undecodable(f"the body is {_shown(found)}, not a JSON object")
         try:
+            if not isinstance(found, dict):
+                raise Undecodable(f"the body is {_shown(found)}, not a JSON object")
             return [convert(found.get(name)) for name, convert in self._fields]
         except RecursionError:
             raise Undecodable("the body is nested too deeply") from None
