@@ -23,7 +23,7 @@ from rockoon_spark.source.log_source import DataLost
 from rockoon_spark.source.option_table import OptionError
 from rockoon_spark.stream.plan import QueuePosition, StreamOffsets
 from rockoon_spark.tables import sync as table_sync
-from rockoon_spark.tables.rows import UnusableTable
+from rockoon_spark.tables.rows import UnusableTable, raw_schema
 from rockoon_spark.tables.sync import Stopped, SyncSettings, TableCommit, TableSync
 from rockoon_spark.tables.synced_table import OtherCommit, SyncedTable, TableError
 from support.lake import Lake
@@ -562,10 +562,18 @@ def test_a_wrong_name_or_a_table_that_does_not_fit_is_an_error_before_any_commit
         once(changed(settings, table="orders"))
     with pytest.raises(TableError, match="Could not infer the catalog type"):
         once(changed(settings, catalog="ftp://nowhere"))
+    naive = raw_schema(with_error=True).as_arrow()
+    at = naive.get_field_index("store_time")
+    lake_over_http.open().create_namespace_if_not_exists("sales")
+    lake_over_http.open().create_table(
+        "sales.naive", naive.set(at, pa.field("store_time", pa.timestamp("us")))
+    )
     create(
         lake_over_http.open(), settings, Schema(NestedField(1, "price", LongType(), required=True))
     )
     send(cluster, settings.topic, orders(1))
+    with pytest.raises(TableError, match="column store_time needs type timestamptz"):
+        once(changed(settings, errors_table="sales.naive"))
     with pytest.raises(UnusableTable, match="column price is required"):
         once(changed(settings, form="raw", errors_table=""))
 

@@ -1,8 +1,8 @@
 """Messages as rows of an Iceberg table.
 
-A table of *raw* bodies has the columns of `MESSAGE_COLUMNS`, or some of them, by their names. In a
-table of bodies in *JSON*, a column has the field of the body with its name; a column whose name is
-"_" and the name of a message column (`_queue_offset`, `_store_time`) has this one instead.
+In a table of *raw* bodies, a column has the message column with its name. In a table of bodies in
+*JSON*, a column has the field of the body with its name. If its name is "_" and the name of a
+message column (`_queue_offset`, `_store_time`), the column has this message column instead.
 """
 
 from collections.abc import Collection, Mapping, Sequence

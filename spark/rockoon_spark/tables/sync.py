@@ -1,13 +1,13 @@
-"""`rockoon table sync`: the messages of a topic in an Iceberg table, each of them once.
+"""`rockoon table sync`: append each message of a topic to an Iceberg table exactly once.
 
 A step reads the offsets from the table, reads the messages that follow, and commits them with the
 new offsets (`synced_table`). If a step fails at any point, the next one reads the offsets again.
 
-With a second table for bodies that cannot be decoded, a step commits to this one first. Each table
-has its own offsets, and the table of undecoded bodies is never behind, except without such bodies.
-If a writer dies between the two commits, the second table is ahead. Then the next step reads from
-it which messages of the next ones it has: these are done, all others are decoded again. So at
-every time, each message below the offsets of the first table is in exactly one of the two.
+If there is a second table, for undecodable bodies, a step commits to the second table first. A step
+without undecodable bodies commits only to the first table. Each table has its own offsets. If a
+writer dies between the two commits, the second table is ahead. The next step reads the positions of
+the messages in the second table, and decodes only the other messages. So at every time, each
+message below the offsets of the first table is in exactly one of the two tables.
 """
 
 import logging
@@ -94,7 +94,7 @@ class SyncSettings:
         topic: its name.
         stream: further options of `spark.readStream`: endpoint, startingOffsets, consumerGroup.
         catalog: see `open_catalog`.
-        properties: likewise.
+        properties: of the catalogue; see `open_catalog`.
         table: "namespace.table".
         errors_table: table for bodies that cannot be decoded; empty ends the run at one.
         form: RAW or JSON.
@@ -425,7 +425,8 @@ class TableSync:
             if first is None:
                 first = 0 if before is None else before.offset
             if known.offset > first:
-                least, most = min(least, first), max(most, known.offset)
+                least = min(least, first)
+                most = max(most, min(known.offset, position.offset))
         return self._errors.positions(int(least), most) if most else set()
 
     def _undecoded(self, messages: pa.RecordBatch, failed: Sequence[Undecoded]) -> pa.Table:

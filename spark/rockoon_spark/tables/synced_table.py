@@ -41,10 +41,11 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertCurrentSchemaId, AssertTableUUID
+from pyiceberg.types import LongType
 
 from rockoon_core.valid_text import redacted
 from rockoon_spark.stream.plan import INITIAL, StreamOffsets
-from rockoon_spark.tables.rows import ERROR
+from rockoon_spark.tables.rows import ERROR, raw_schema
 
 OFFSETS, UNDECODED, LOSSES = "rockoon.offsets.", "rockoon.undecoded.", "rockoon.losses."
 """Prefixes of properties; the topic follows."""
@@ -281,7 +282,7 @@ class SyncedTable:
         """Within the block, the files of the loaded snapshot are read.
 
         Raises:
-            OtherCommit: maintenance has deleted one of them, because the snapshot is outdated.
+            OtherCommit: maintenance has deleted a file, because the snapshot is outdated.
             TableError: one is missing, although the snapshot is the current one.
         """
         try:
@@ -299,11 +300,19 @@ class SyncedTable:
         """Check that the table has the columns that `positions` reads.
 
         Raises:
-            TableError: one is missing.
+            TableError: one is missing, or has another type, so that positions would differ.
         """
+        wanted = raw_schema(with_error=True)
+        found = {field.name: field.field_type for field in self.schema.fields}
         for name in ("topic", *POSITION, ERROR):
-            if name not in self.schema.column_names:
+            if name not in found:
                 raise TableError(f"table {self.name} needs a column {name}: create it by --create")
+            kind = wanted.find_type(name)
+            if found[name] != kind and (name != "queue" or found[name] != LongType()):
+                raise TableError(
+                    f"table {self.name}: column {name} needs type {kind}, not {found[name]}: create"
+                    " the table by --create"
+                )
 
     def positions(self, least: int, end: int) -> set[Position]:
         """Return the positions of the topic's undecoded messages with offsets in a range.
