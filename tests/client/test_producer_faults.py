@@ -22,6 +22,7 @@ from rockoon.errors import (
 )
 from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.broker_pb2 import AppendRequest
+from support.eventually import eventually
 from support.fake_append_broker import FakeAppendBroker, Fault
 from support.names import named
 from support.scripted_nameserver import ScriptedNameserver
@@ -285,8 +286,12 @@ async def test_what_is_never_answered_fails_after_the_delivery_timeout(
         await producer.send("orders", b"x", ordering_key="k")
 
 
-async def test_no_broker_at_all_is_told(cluster: Cluster, broker: FakeAppendBroker) -> None:
+async def test_a_topic_without_brokers_has_no_writable_queue(
+    cluster: Cluster, broker: FakeAppendBroker
+) -> None:
     await broker.stop(unregister=True)
+    # A producer that still knows the broker's address reports that the broker does not answer.
+    await eventually(lambda: cluster.routes.broker_address("broker-a") is None)
     producer = cluster.producer(delivery_timeout_seconds=0.3)
     with pytest.raises(NoWritableQueue):
         await producer.send("orders", b"x")
