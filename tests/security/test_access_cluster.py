@@ -91,8 +91,14 @@ async def new_key(root: rockoon.Cluster, key_id: str, *permissions: str) -> rock
 
 
 async def in_force(root: rockoon.Cluster, key: rockoon.AccessKey) -> None:
-    """Wait until broker and offset service know a key."""
+    """Wait until nameserver, broker and offset service know a key."""
+
+    async def connect() -> None:
+        async with rockoon.connect(root.nameservers, access=key):
+            pass
+
     async with asyncio.timeout(SOON_SECONDS):
+        await until_not(NotAuthenticated, connect)
         async with rockoon.connect(root.nameservers, access=key) as connection:
             for ask in (
                 lambda: connection.admin.describe_broker("broker-a"),
