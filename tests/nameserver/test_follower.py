@@ -12,8 +12,9 @@ import pytest
 from rockoon_core.errors import EtcdUnavailable, NotReady, RouteNotReached
 from rockoon_nameserver.etcd import Etcd
 from rockoon_nameserver.etcd_data import DeleteKey, KeyRange, PutKey, RangeRead
-from rockoon_nameserver.follower import SERVED_SECONDS_MAX, EtcdFollower
+from rockoon_nameserver.follower import SERVED_SECONDS_MAX, AnotherEtcd, EtcdFollower
 from rockoon_nameserver.keyspace import AccessKeyName, GroupKey, Keyspace, LogKey, TopicKey
+from rockoon_nameserver.route_store import Compacted
 from rockoon_nameserver.route_table import Interest
 from rockoon_proto.v1.access_pb2 import KeysUpdate
 from rockoon_proto.v1.nameserver_pb2 import BROKER, RouteUpdate
@@ -75,8 +76,17 @@ async def test_another_member_of_etcd_is_followed_at_once(
             await follower.wait_reached(await put_again(etcd, keyspace.key(GroupKey("g"))))
 
 
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        EtcdUnavailable(),
+        Compacted("nothing is kept before revision 9"),
+        AnotherEtcd("etcd was replaced"),
+    ],
+    ids=["unavailable", "compacted", "replaced"],
+)
 async def test_slow_reads_of_all_routes_are_not_repeated_at_once(
-    shared_etcd: EtcdServer, cluster: str
+    shared_etcd: EtcdServer, cluster: str, refusal: Exception
 ) -> None:
     """A member of etcd that serves reads and refuses watches must not cause reads in a loop."""
     keyspace, seconds, reads = Keyspace(cluster), 0.0, 0
@@ -94,7 +104,7 @@ async def test_slow_reads_of_all_routes_are_not_repeated_at_once(
             return await super().read(key_range)
 
         def watch(self, *_: Any, **__: Any) -> Any:
-            raise EtcdUnavailable
+            raise refusal
 
     async with RefusingWatches([shared_etcd.endpoint]) as etcd, asyncio.TaskGroup() as tasks:
         follower = EtcdFollower(etcd, keyspace, lambda: seconds, retry_seconds=0.4)

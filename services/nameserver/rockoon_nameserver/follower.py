@@ -180,32 +180,29 @@ class EtcdFollower:
 
     async def run(self) -> None:
         """Follow etcd until `close` is called and this task is cancelled."""
-        reload = True
         new_history = False
         # `_closing` is needed besides cancelling: a TaskGroup that fails while it is cancelled
         # raises the failure alone (before Python 3.13), so an `except*` can lose the cancellation.
         while not self._closing:
-            began = self._clock()
+            # Only a watch is a success. If slow reads counted, they would be repeated in a loop.
+            followed_since = math.inf
             try:
-                if reload:
-                    await self._load(new_history=new_history)
-                    reload = new_history = False
-                    # A slow read counts as no success: it would be repeated in a loop.
-                    began = self._clock()
+                # Also after an outage: etcd may return restored from a backup, with a revision
+                # above the table's.
+                await self._load(new_history=new_history)
+                new_history = False
+                followed_since = self._clock()
                 await self._follow()
             except* Compacted:
                 log.info("etcd has compacted revision %d: reading all again", self.table.revision)
-                reload = True
             except* AnotherEtcd as group:
                 log.warning("%s: reading all again", group.exceptions[0])
-                reload = new_history = True
+                new_history = True
             except* EtcdUnavailable as group:
                 self._record_unreachable(str(first_exception(group)))
-                # etcd may return restored from a backup, with a revision above the table's.
-                reload = True
-                if self._clock() - began >= self._retry_seconds:
-                    self._pauses.reset()
-                await asyncio.sleep(self._pauses.next_seconds())
+            if self._clock() - followed_since >= self._retry_seconds:
+                self._pauses.reset()
+            await asyncio.sleep(self._pauses.next_seconds())
 
     async def wait_loaded(self) -> None:
         """Wait until the first snapshot of the routes was read from etcd."""
