@@ -19,6 +19,9 @@ from rockoon_format.index_entries import KeyEntries, PackedKeys
 KEPT_BYTES_MAX = 8 << 20
 # Size of a batch in the columns, besides its keys.
 BATCH_BYTES = 24
+# Bounds of a run: if an indexer removes a part of a run, the rest is moved in memory.
+RUN_BATCHES_MAX = 4096
+RUN_HASHES_BYTES_MAX = 64 << 10
 _KEY_BYTES = 8
 
 
@@ -95,7 +98,6 @@ class FoundKeys:
     def __init__(self, bytes_max: int = KEPT_BYTES_MAX) -> None:
         self.wanted = False
         self._bytes_max = bytes_max
-        # No two are adjacent.
         self._runs: deque[KeyRun] = deque()
         self._bytes = 0
         self._is_full = False
@@ -120,7 +122,12 @@ class FoundKeys:
             self._is_full = True
         elif self.wanted:
             run = self._runs[-1] if self._runs else None
-            if run is None or run.next_offset != start:
+            if (
+                run is None
+                or run.next_offset != start
+                or len(run.ends) >= RUN_BATCHES_MAX
+                or len(run.hashes) >= RUN_HASHES_BYTES_MAX
+            ):
                 run = KeyRun(start)
                 self._runs.append(run)
             # Not a method of the run: each append would need one more Python call.
@@ -133,7 +140,8 @@ class FoundKeys:
             self._bytes = total
 
     def pop_run(self, position: int, end: int, bytes_max: int) -> KeyRun | None:
-        """Remove and return adjacent batches from a physical offset on; None if there are none.
+        """Remove and return adjacent batches of one run from a physical offset on; None if there are
+        none.
 
         Args:
             position: where the indexer continues; older batches are discarded.
