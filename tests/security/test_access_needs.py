@@ -8,11 +8,14 @@ from security.test_access_rules import SERVICES, methods
 
 from rockoon_proto.v1.broker_pb2 import ListAppendStreamsRequest
 from rockoon_proto.v1.in_flight_pb2 import (
+    AcquireRequest,
     ListProducersRequest,
     ProducerReport,
     ReportClientsRequest,
+    Wanted,
 )
 from rockoon_proto.v1.nameserver_pb2 import ProvideGroupTopicRequest
+from rockoon_proto.v1.offset_pb2 import TopicSubscription
 
 # By need: calls, whose requests name topic "topic", group "group", producer group
 # "producer_group", and, where they are about one of either, "name".
@@ -126,6 +129,14 @@ def test_only_gateways_and_administrators_report_producers() -> None:
     report = ProducerReport(client_id="invented")
     assert list(needs(ReportClientsRequest(producers=[report]))) == [("admin", "cluster")]
     assert list(needs(ReportClientsRequest())) == []
+
+
+def test_a_receiver_may_read_the_topics_of_its_filters() -> None:
+    rules, _ = SERVICES["offset"]
+    filters = [TopicSubscription(topic="other", expression="*")]
+    request = AcquireRequest(wanted=[Wanted(group="group", filters=filters)])
+    needs = list(rules["/rockoon.v1.InFlightService/Acquire"].needs(request))
+    assert needs == [("read", "group:group"), ("read", "topic:other")]
 
 
 def test_more_queues_than_a_group_asks_for_are_a_change_of_it() -> None:

@@ -49,7 +49,10 @@ def reset(request: Any) -> Iterable[Need]:
 def acquired(request: Any) -> Iterable[Need]:
     for wanted in request.wanted:
         yield "read", group_resource(wanted.group)
-        for topic in {reach.queue.topic for reach in wanted.queues}:
+        topics = {reach.queue.topic for reach in wanted.queues}
+        # The reply shows other readers' filters of these topics.
+        topics.update(each.topic for each in wanted.filters)
+        for topic in topics:
             yield topic_need("read", topic)
     for group in {each.receiver.group for each in request.lost}:
         yield "read", group_resource(group)

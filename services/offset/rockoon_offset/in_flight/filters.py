@@ -93,9 +93,9 @@ class ReaderFilters:
         filters: Iterable[TopicFilter],
         invisible_ms: int,
         program: ReceiverProgram = NO_PROGRAM,
-    ) -> str:
-        """Store the filters of receivers of one program. Logs a warning if the filters of a topic
-        differ.
+    ) -> Iterator[str]:
+        """Store the filters of receivers of one program, one per iteration: thousands of filters
+        take half a second. Logs a warning if the filters of a topic differ.
 
         Args:
             names: display names of the receivers; all of them have these filters.
@@ -103,26 +103,29 @@ class ReaderFilters:
             invisible_ms: how long a receiver may handle acquired messages, milliseconds.
             program: of the receivers.
 
-        Returns:
-            Warning for the receivers about a topic with different filters; empty if there is none.
+        Yields:
+            Warning for the receivers about the first topic with different filters so far; empty if
+            there is none.
         """
         now_ms = self._now_ms()
         kept_ms = min(max(2 * invisible_ms, KEPT_MS_MIN), KEPT_MS_MAX)
-        topics = moved_last(self._groups, group, GROUPS_MAX)
+        report = FilterReport(now_ms, now_ms + kept_ms, program)
         members = self._of_members(group)
         warning = ""
         for topic, expression in filters:
+            # Not once for all filters: between two iterations, the group may have been removed.
+            topics = moved_last(self._groups, group, GROUPS_MAX)
             expressions = moved_last(topics, topic, TOPICS_MAX)
             receivers = moved_last(expressions, expression, EXPRESSIONS_MAX)
             for name in names:
                 receivers.pop(name, None)
-                receivers[name] = FilterReport(now_ms, now_ms + kept_ms, program)
+                receivers[name] = report
                 if len(receivers) > RECEIVERS_MAX:
                     del receivers[next(iter(receivers))]
             remove_expired(expressions, now_ms)
             readers = joined(members.get(topic, {}), expressions)
             warning = warning or self._warn(group, topic, readers, now_ms)
-        return warning
+            yield warning
 
     def remove(self, group: str, receiver: str) -> None:
         """Remove the filters of a receiver that has left the group."""

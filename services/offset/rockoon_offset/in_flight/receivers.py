@@ -257,14 +257,15 @@ class Receivers:
         share = LoopShare()
         for entry, outcome in zip(entries, outcomes, strict=True):
             if entry.filters and outcome.error is None:
-                outcome.filter_conflict = self._filters.report(
+                for warning in self._filters.report(
                     entry.group,
                     entry.reporters,
                     entry.filters,
                     entry.visible_after_ms,
                     entry.program,
-                )
-                await share.pause_when_used()
+                ):
+                    outcome.filter_conflict = warning
+                    await share.pause_when_used()
         if is_released or any(outcome.deliveries for outcome in outcomes):
             await self._store.durable()
         return outcomes
