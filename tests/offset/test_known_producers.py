@@ -60,6 +60,25 @@ def test_the_gateway_that_has_heard_a_producer_last_decides() -> None:
     assert names(known, 5002) == ["a"]
 
 
+def test_producers_of_other_topics_are_not_sorted() -> None:
+    compared = 0
+
+    class CountedId(str):
+        __slots__ = ()
+
+        def __lt__(self, other: str) -> bool:
+            nonlocal compared
+            compared += 1
+            return str.__lt__(self, other)
+
+    known = KnownProducers(LEASE_MS)
+    known.report([sender(CountedId(name), 1000) for name in "dacb"], 1000)
+    assert names(known, 1000, "payments") == []
+    assert compared == 0
+    assert names(known, 1000, "orders") == ["a", "b", "c", "d"]
+    assert compared > 0
+
+
 def test_the_table_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PRODUCERS_MAX", 2)
     known = KnownProducers(LEASE_MS)

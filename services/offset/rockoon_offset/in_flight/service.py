@@ -185,7 +185,7 @@ class InFlightService(InFlightServiceServicer):
         if request.topic:
             check_topic(request.topic)
         now_ms = self._receivers.now_ms()
-        found = list(self._producers.of_topic(request.topic, now_ms))
+        found = self._producers.of_topic(request.topic, now_ms)
         reply = pb.ListProducersReply(
             producers=(
                 client_wire.producer_to_wire(each, request.topic, now_ms)
