@@ -140,8 +140,9 @@ class FoundKeys:
             self._bytes = total
 
     def pop_run(self, position: int, end: int, bytes_max: int) -> KeyRun | None:
-        """Remove and return adjacent batches of one run from a physical offset on; None if there are
-        none.
+        """Remove and return adjacent batches from a physical offset on; None if there are none.
+
+        The next batches may be adjacent, too: the result is a part of one run.
 
         Args:
             position: where the indexer continues; older batches are discarded.
