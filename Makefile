@@ -119,6 +119,7 @@ day2: cluster  ## backup, disaster and restore of clusters with three copies und
 # The collector is built from its Go modules into .conformance/collector, in some minutes the first time.
 # Prometheus is Debian's package: an installed one, or downloaded into .conformance/prometheus.
 telemetry: cluster  ## traces and metrics, read back from a real OpenTelemetry collector; each query of the dashboards and each alert rule, by a real Prometheus
+	PYTHONPATH=tests $(BIN)/python -m telemetry.programs
 	$(BIN)/python -m pytest -m collector -o addopts="-rs --strict-markers --import-mode=importlib -p no:locust" tests/telemetry/test_real_collector.py tests/telemetry/test_real_prometheus.py
 
 # Spring and its starter come from Maven Central. Two minutes.

@@ -1,0 +1,17 @@
+"""Builds the collector and extracts Prometheus: both may take longer than a test may."""
+
+from telemetry import real_collector, real_prometheus
+
+from bench.compare.programs import NotHere
+
+
+def main() -> None:
+    for program in (real_collector.program, lambda: real_prometheus.program("prometheus")):
+        try:
+            print(program())
+        except NotHere as absent:
+            print(absent)
+
+
+if __name__ == "__main__":
+    main()
