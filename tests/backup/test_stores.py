@@ -282,13 +282,18 @@ class Compacting(OfBroker):
         return reply
 
 
-async def test_the_generation_of_a_backup_has_all_messages_before_its_log(tmp_path: Path) -> None:
-    place = DirectoryDestination(tmp_path / "backups")
-    before, after = (tmp_path / each / "store" for each in ("a", "b"))
+def compacted_during_the_backup(root: Path, *, is_first: bool) -> tuple[Path, Path]:
+    """Make a store; return it with its copy after a compaction and retention.
+
+    Args:
+        is_first: the store had no compaction before.
+    """
+    before, after = (root / each / "store" for each in ("a", "b"))
     before.parent.mkdir()
     kept = CompactedStore(settings(before, **DELETES_ALL), ("C",))
     kept.send("C", 0, [("a", b"1"), ("b", b"2")])
-    kept.compact()
+    if not is_first:
+        kept.compact()
     kept.send("C", 0, [("a", b"3")])
     for _ in range(3):
         kept.send("U", 0, [(None, bytes(FILLED))])
@@ -302,8 +307,28 @@ async def test_the_generation_of_a_backup_has_all_messages_before_its_log(tmp_pa
     again.owner.wait_for_removals()
     assert again.store.log_min_offset > 0
     again.close()
+    return before, after
+
+
+async def test_the_generation_of_a_backup_has_all_messages_before_its_log(tmp_path: Path) -> None:
+    place = DirectoryDestination(tmp_path / "backups")
+    before, after = compacted_during_the_backup(tmp_path, is_first=False)
     async with source_of(before) as first, source_of(after) as second:
         log = await copied(Compacting(first.broker, second.broker), place)
+    new = CompactedStore(settings(restored(place, log, tmp_path / "new"), **DELETES_ALL), ("C",))
+    assert new.read("C", 0) == [(1, b"2"), (2, b"3")]
+    new.close()
+
+
+async def test_a_first_compaction_during_the_copy_loses_no_message(tmp_path: Path) -> None:
+    place = DirectoryDestination(tmp_path / "backups")
+    before, after = compacted_during_the_backup(tmp_path, is_first=True)
+    async with source_of(before) as first, source_of(after) as second:
+        # The calls of the cut, and the wait for its durability, precede the compaction.
+        overtaken = Replaced(first.broker, second.broker, "ends", 2)
+        with pytest.raises(BackupError, match="retention has deleted compacted messages"):
+            await copied(overtaken, place)
+        log = await copied(second, place)
     new = CompactedStore(settings(restored(place, log, tmp_path / "new"), **DELETES_ALL), ("C",))
     assert new.read("C", 0) == [(1, b"2"), (2, b"3")]
     new.close()

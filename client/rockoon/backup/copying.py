@@ -305,7 +305,7 @@ class LogCopier:
                 writer.discard(failure)
             raise
         await self._record(parts)
-        self._check_generation(begin)
+        await self._check_generation(begin)
         return self._result(begin, parts, generation)
 
     async def _record(self, parts: Sequence[LogPart]) -> None:
@@ -419,11 +419,19 @@ class LogCopier:
                 if at >= reply.file_bytes:
                     return BackupFile(self._place(place), at, digest.hexdigest())
 
-    def _check_generation(self, begin: int) -> None:
+    async def _check_generation(self, begin: int) -> None:
+        """Raise BackupError if retention has deleted messages before `begin` that only a
+        generation later than the cut has."""
+        if self._ends.log_min_offset == begin:
+            return
         if self._compaction.manifest:
             covered = Manifest.from_json(self._compaction.manifest).log_end
-            if self._ends.log_min_offset < begin and covered < begin:
-                raise self._overtaken("retention has deleted compacted messages")
+        else:
+            # Without a generation, retention deletes no message of a compacted topic.
+            found = await self._reader.described()
+            covered = 0 if found.manifest else begin
+        if covered < begin:
+            raise self._overtaken("retention has deleted compacted messages")
 
     def _overtaken(self, what: str) -> BackupError:
         return BackupError(
