@@ -4,6 +4,7 @@ A file appears once it is complete, and never changes.
 """
 
 import os
+import re
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
+from urllib.parse import unquote, urlsplit
 
 from rockoon_core.disk import DirectoryLock, DirectoryLocked
 from rockoon_core.valid_text import redacted
@@ -29,7 +31,7 @@ def disk_failures(place: str, verb: str) -> Iterator[None]:
 
     Args:
         place: the file, without secrets.
-        verb: "read", "written" or "removed".
+        verb: "read", "written", "locked" or "removed".
     """
     try:
         yield
@@ -48,6 +50,11 @@ class Destination(ABC):
     """
 
     shown: str
+
+    @abstractmethod
+    def exists(self) -> bool:
+        """True if the destination is a directory, or a prefix with at least one object. Raises
+        BackupError if it cannot be read."""
 
     @abstractmethod
     def names(self) -> dict[str, int]:
@@ -93,6 +100,10 @@ class DirectoryDestination(Destination):
         self._root = root
         self.shown = str(root)
 
+    def exists(self) -> bool:
+        with disk_failures(self.shown, "read"):
+            return self._root.is_dir()
+
     def names(self) -> dict[str, int]:
         # Without the lock, a backup may rename or remove files meanwhile.
         def refused(failure: OSError) -> None:
@@ -122,8 +133,7 @@ class DirectoryDestination(Destination):
         path = self._root / name
         partial = path.with_name(path.name + PARTIAL_SUFFIX)
         with disk_failures(f"{self.shown}/{name}", "written"):
-            for directory in (self._root, path.parent):
-                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_directory(path.parent)
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
             descriptor = os.open(partial, flags, 0o600)
             try:
@@ -149,9 +159,10 @@ class DirectoryDestination(Destination):
 
     @contextmanager
     def locked(self) -> Iterator[bool]:
-        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            lock = DirectoryLock(self._root)
+            with disk_failures(self.shown, "locked"):
+                make_directory(self._root)
+                lock = DirectoryLock(self._root)
         except DirectoryLocked:
             raise BackupError(
                 f"{self.shown} is in use: another backup is being made or removed"
@@ -187,6 +198,13 @@ class ArrowDestination(Destination):
         except (ValueError, OSError) as failure:
             raise BackupError(f"{self.shown} cannot be used: {redacted(failure)}") from failure
         return files, root.rstrip("/")
+
+    def exists(self) -> bool:
+        from pyarrow.fs import FileType
+
+        files, root = self._location
+        with disk_failures(self.shown, "read"):
+            return bool(files.get_file_info(root).type == FileType.Directory)
 
     def names(self) -> dict[str, int]:
         from pyarrow.fs import FileSelector
@@ -227,11 +245,39 @@ class ArrowDestination(Destination):
             files.delete_file(f"{root}/{name}")
 
 
-def open_destination(place: str) -> Destination:
-    """Return the destination of a path or a URI."""
-    if "://" in place:
-        return ArrowDestination(place)
-    return DirectoryDestination(Path(place))
+def open_destination(place: str, *, existing: bool = False) -> Destination:
+    """Return the destination of a path or a URI.
+
+    Args:
+        place: the path or the URI. A `file` URI is a path: Arrow would write a file in place.
+        existing: the destination must exist: a path to read may be mistyped.
+
+    Raises:
+        BackupError: it does not exist, or cannot be used.
+    """
+    found: Destination
+    if place.startswith("file:"):
+        uri = urlsplit(place)
+        if uri.netloc not in ("", "localhost") or not uri.path.startswith("/"):
+            raise BackupError(f"{place} names no file of this machine: write file:///PATH")
+        found = DirectoryDestination(Path(unquote(uri.path)))
+    elif "://" in place:
+        found = ArrowDestination(place)
+    elif re.match("[a-z0-9]+:/", place):
+        raise BackupError(f"{place} is no URI: write {place.replace(':/', '://', 1)}")
+    else:
+        found = DirectoryDestination(Path(place))
+    if existing and not found.exists():
+        raise BackupError(f"{found.shown} is no directory with backups: it does not exist")
+    return found
+
+
+def make_directory(directory: Path) -> None:
+    """Create a directory of the owner alone, and its missing parents. Their entries are synced."""
+    missing = [each for each in (directory, *directory.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(mode=0o700, exist_ok=True)
+        sync_directory(each.parent)
 
 
 def sync_directory(directory: Path) -> None:
