@@ -37,10 +37,11 @@ class Making(Creation):
 
     Args:
         place: directory of the backups.
+        warn: see `create`.
     """
 
-    def __init__(self, place: Destination) -> None:
-        super().__init__(cast(rockoon.Cluster, None), place, Pace(0), lambda _: None)
+    def __init__(self, place: Destination, warn: Callable[[str], object] = lambda _: None) -> None:
+        super().__init__(cast(rockoon.Cluster, None), place, Pace(0), lambda _: None, warn)
         self._parts[LOG] = []
         self.place = place
 
@@ -167,6 +168,32 @@ def test_a_damaged_manifest_is_no_reason_to_remove_its_files(tmp_path: Path) -> 
     other.write(f"{newest}/{MANIFEST}", b"{}")
     assert prune(other, keep=1).removed == [newest]
     assert old in backups_in(place).complete
+
+
+@pytest.mark.parametrize("kind", [MANIFEST, INTERRUPTED])
+def test_a_backup_that_cannot_be_read_is_not_used_and_its_files_stay(
+    tmp_path: Path, kind: str
+) -> None:
+    place, chance = Directory(tmp_path), random.Random(1)
+    intact = make(place, chance)
+    damaged = make(place, chance, finish=kind == MANIFEST)
+    before = {name for name in place.names() if name.startswith("logs/")}
+    place.write(f"{damaged}/{kind}", b"")
+    warnings: list[str] = []
+    making = Making(place, warnings.append)
+    making.begin()
+    making.remove_unused()
+    making.add_parts(1, chance)
+    making.finish()
+    (warning,) = warnings
+    assert warning.startswith(f"{tmp_path}/{damaged}/{kind} is damaged")
+    assert "delete it" in warning
+    assert warning.endswith(f"The new backup does not use the files of backup {damaged}")
+    after = place.names()
+    assert before <= after.keys()
+    new = backups_in(place).manifest(making.name)
+    assert not list(faults(place, new))
+    assert intact in backups_in(place).complete
 
 
 class Meeting(ArrowDestination):

@@ -58,6 +58,7 @@ async def create(
     without: Sequence[str] = (),
     bytes_per_second: float = 0.0,
     report: Callable[[str], None] = lambda _: None,
+    warn: Callable[[str], object] = lambda _: None,
 ) -> BackupManifest:
     """Make a backup of a running cluster.
 
@@ -67,13 +68,14 @@ async def create(
         without: brokers to leave out.
         bytes_per_second: limit of the copy; 0: none.
         report: called with a sentence about each step.
+        warn: called with the reason why a former backup is not used, and what to do.
 
     Raises:
         BackupError: the destination has backups of another cluster, or a log cannot be copied.
         RockoonError: a service refuses a call, or does not answer.
     """
     with destination.locked() as is_alone:
-        making = Creation(connection, destination, Pace(bytes_per_second), report)
+        making = Creation(connection, destination, Pace(bytes_per_second), report, warn)
         try:
             making.begin()
             if is_alone:
@@ -96,11 +98,13 @@ class Creation:
         destination: Destination,
         pace: Pace,
         report: Callable[[str], None],
+        warn: Callable[[str], object] = lambda _: None,
     ) -> None:
         self._connection = connection
         self._destination = destination
         self._pace = pace
         self._report = report
+        self._warn = warn
         self._begun_ms = wall_clock_ms()
         moment = time.strftime("%Y%m%dT%H%M%S", time.gmtime(self._begun_ms / 1000))
         # Names are in the order of time.
@@ -110,6 +114,7 @@ class Creation:
         self._parts: dict[str, Sequence[LogPart]] = {}
         self._cluster_id = 0
         self._files: dict[str, int] = {}
+        self._has_unreadable = False
         self._backups = Backups(destination, {})
 
     def begin(self) -> None:
@@ -120,7 +125,13 @@ class Creation:
         self._files = {name: size for name, size in names.items() if not name.startswith(own)}
         self._backups = Backups(self._destination, self._files)
         for backup in sorted((*self._backups.complete, *self._backups.interrupted), reverse=True):
-            for log, parts in self._parts_of(backup).items():
+            try:
+                found = self._parts_of(backup)
+            except BackupError as fault:
+                self._has_unreadable = True
+                self._warn(f"{fault}. The new backup does not use the files of backup {backup}")
+                continue
+            for log, parts in found.items():
                 self._known.setdefault(log, []).append(parts)
 
     def _parts_of(self, backup: str) -> Parts:
@@ -131,7 +142,12 @@ class Creation:
         return self._backups.interrupted_parts(backup)
 
     def remove_unused(self) -> None:
-        """Remove parts of logs that no backup has: a backup was interrupted while it wrote them."""
+        """Remove parts of logs that no backup has: a backup was interrupted while it wrote them.
+
+        If a manifest is unreadable, its parts are not known, and all parts stay.
+        """
+        if self._has_unreadable:
+            return
         used = {
             part.file.name for chains in self._known.values() for each in chains for part in each
         }

@@ -166,7 +166,10 @@ def unsealed(content: bytes, place: str) -> dict[str, Any]:
     """
     text, checksum = content[:-CHECKSUM_BYTES], content[-CHECKSUM_BYTES:]
     if hashlib.sha256(text).hexdigest().encode() + b"\n" != checksum:
-        raise BackupError(f"{place} is damaged: its checksum does not match")
+        raise BackupError(
+            f"{place} is damaged: its checksum does not match. Replace it by an intact copy, or "
+            "delete it: `rockoon backup prune` then removes the other files of this backup"
+        )
     found: dict[str, Any] = json.loads(text)
     if found["format"] != FORMAT:
         raise BackupError(

@@ -3,6 +3,7 @@
 `create` needs the permission cluster=admin; the other commands read and write files.
 """
 
+import sys
 from collections.abc import Iterable
 from dataclasses import asdict
 from functools import partial
@@ -63,6 +64,7 @@ def create(
             without=without or (),
             bytes_per_second=rate * MIB,
             report=(lambda _: None) if as_json else print,
+            warn=lambda text: print(f"rockoon: {text}", file=sys.stderr),
         )
 
     try:
@@ -83,7 +85,7 @@ def list_backups(destination: Place, as_json: AsJson = False) -> None:
 
     found, damaged = [], []
     try:
-        place = open_destination(destination)
+        place = open_destination(destination, existing=True)
         backups = Backups(place, place.names())
     except BackupError as failure:
         raise CommandError(str(failure)) from failure
@@ -128,7 +130,7 @@ def verify(destination: Place, backup: MaybeBackup = "") -> None:
     from rockoon.backup.restoring import faults
 
     try:
-        place = open_destination(destination)
+        place = open_destination(destination, existing=True)
         manifest = Backups(place, place.names()).manifest(backup)
         found = list(faults(place, manifest))
     except BackupError as failure:
@@ -160,12 +162,16 @@ def prune(
 ) -> None:
     """Remove old backups, and the files that no other backup needs."""
     from rockoon.backup.destination import BackupError, open_destination
+    from rockoon.backup.manifest import Backups
     from rockoon.backup.pruning import prune as prune_backups
 
     if keep is None and keep_days is None:
         raise CommandError("nothing was removed: give --keep, --keep-days, or both")
     try:
-        place = open_destination(destination)
+        place = open_destination(destination, existing=True)
+        backups = Backups(place, place.names())
+        if not backups.complete and not backups.interrupted:
+            raise CommandError(f"{place.shown} has no backup")
         chosen = partial(
             prune_backups,
             place,
@@ -217,7 +223,7 @@ def restore(
     from rockoon.backup.restoring import Restore, RestoreSources
 
     try:
-        place = open_destination(destination)
+        place = open_destination(destination, existing=True)
         backups = Backups(place, place.names())
         logs = backups.manifest(backup)
         progress, routes = (
