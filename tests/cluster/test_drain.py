@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -198,3 +198,36 @@ async def test_a_drain_survives_a_restart_and_is_refused_where_producers_have_no
             await producer.send("alone", b"x")
             await cluster.admin.create_topic("newer")
             assert len({each.broker for each in (await cluster.route("newer")).queues}) == 2
+
+
+async def test_a_wait_ends_with_the_reason_if_the_broker_is_undrained_or_removed_meanwhile(
+    tmp_path: Path,
+) -> None:
+    with LocalCluster(tmp_path, brokers=2, settings=SETTINGS) as local:
+        async with (
+            asyncio.timeout(2 * DEADLINE_SECONDS),
+            rockoon.connect(local.nameservers) as cluster,
+            cluster.producer() as producer,
+        ):
+            drains = cluster.admin.drains
+            await cluster.admin.create_topic(TOPIC, placements={DRAINED: 1, OTHER: 1})
+            queue = MessageQueue(TOPIC, DRAINED, 0)
+            await producer.send(TOPIC, b"x", queue=queue, delay_seconds=3600)
+            await drains.drain(DRAINED)
+            async with asyncio.TaskGroup() as tasks:
+                waiting = tasks.create_task(failure_of(drains.wait(DRAINED)))
+                await drains.undrain(DRAINED)
+            assert "broker 'broker-b' is not drained any more" in waiting.result()
+            await drains.drain(DRAINED)
+            async with asyncio.TaskGroup() as tasks:
+                waiting = tasks.create_task(failure_of(drains.wait(DRAINED)))
+                await drains.remove(DRAINED, force=True)
+                await asyncio.to_thread(local.stop, DRAINED)
+                await drains.remove(DRAINED, force=True)
+            assert "broker 'broker-b' was removed from the cluster" in waiting.result()
+
+
+async def failure_of(call: Awaitable[object]) -> str:
+    with pytest.raises((BrokerNotFound, InvalidArgument)) as failed:
+        await call
+    return str(failed.value)

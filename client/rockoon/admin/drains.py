@@ -14,8 +14,15 @@ from typing import TYPE_CHECKING
 from rockoon.admin import reads
 from rockoon.admin.dead_letters import DeadLetters
 from rockoon.admin.live_settings import SettingsAdmin
+from rockoon.admin.logs import LogAdmin
 from rockoon.bounds import refuses_invalid_text
-from rockoon.errors import BrokerNotFound, BrokerUnavailable, InvalidArgument, RockoonError
+from rockoon.errors import (
+    BrokerNotFound,
+    BrokerUnavailable,
+    InvalidArgument,
+    LogNotFound,
+    RockoonError,
+)
 from rockoon_format.names import (
     RETRY_TOPIC_PREFIX,
     is_dlq_topic,
@@ -31,6 +38,8 @@ SETTING = "drained"
 CALL_SECONDS_MAX = 10.0
 POLL_SECONDS = 0.5
 ROUTES_SECONDS_MAX = 5.0
+# A broker that has just started may not have received its live settings.
+SETTING_SECONDS_MAX = 5.0
 TOPICS_NAMED_MAX = 5
 
 
@@ -173,25 +182,48 @@ class DrainAdmin:
     async def wait(self, broker: str, seconds: float | None = None) -> DrainReport:
         """Wait until a drained broker is finished, and return the remaining messages.
 
-        The wait continues while the broker, or a service that knows progress, is restarted. It does
-        not end if the broker is removed meanwhile: a stopped broker is not in the routes either.
+        The wait continues while the broker, or a service that knows progress, is restarted.
 
         Args:
             seconds: maximum wait; None: no limit.
 
         Raises:
+            BrokerNotFound: the broker has been removed.
+            InvalidArgument: the broker is not drained.
             TimeoutError: it is not finished in time.
         """
+        loop = asyncio.get_running_loop()
+        drained_at = loop.time()
         async with asyncio.timeout(seconds):
             while True:
                 try:
                     report = await self.report(broker)
                     if report.is_finished:
                         return report
+                    if report.drained:
+                        drained_at = loop.time()
+                    elif loop.time() > drained_at + SETTING_SECONDS_MAX:
+                        raise InvalidArgument(reason=f"broker {broker!r} is not drained any more")
+                except BrokerNotFound:
+                    await self._refuse_removed(broker)
                 except RockoonError as failure:
-                    if not (failure.retriable or isinstance(failure, BrokerNotFound)):
+                    if not failure.retriable:
                         raise
                 await asyncio.sleep(POLL_SECONDS)
+
+    async def _refuse_removed(self, broker: str) -> None:
+        """Raise BrokerNotFound if a broker that is not in the routes has been removed. The state of
+        a stopped broker's log stays in etcd."""
+        try:
+            await LogAdmin(self._cluster).describe(broker)
+        except LogNotFound:
+            raise BrokerNotFound(
+                f"broker {broker!r} was removed from the cluster before it was empty",
+                broker=broker,
+            ) from None
+        except RockoonError as failure:
+            if not failure.retriable:
+                raise
 
     async def remove(self, broker: str, *, force: bool = False) -> RemoveBrokerReply:
         """Remove a broker from the routes.
