@@ -15,9 +15,11 @@ from rockoon.errors import (
     BrokerNotFound,
     BrokerUnavailable,
     NameserverUnavailable,
+    NotReady,
     OffsetServiceUnavailable,
     RockoonError,
 )
+from rockoon.net.retried import retried
 from rockoon_core.channels import Channels
 from rockoon_proto.v1 import settings_pb2 as pb
 from rockoon_proto.v1.nameserver_pb2 import BROKER, OFFSET_SERVICE, DescribeClusterRequest
@@ -31,6 +33,7 @@ Call: TypeAlias = Callable[..., Coroutine[Any, Any, Any]]
 """Function that calls a process."""
 
 CALL_SECONDS_MAX = 8.0
+READY_SECONDS_MAX = 8.0
 UNREACHABLE = (BrokerUnavailable, OffsetServiceUnavailable, NameserverUnavailable)
 NODE_KINDS = {"broker": BROKER, "offset": OFFSET_SERVICE}
 
@@ -119,7 +122,9 @@ class SettingsAdmin:
         """
         request = pb.DescribeSettingsRequest(min_revision=min_revision)
         async with self._processes(service, node) as (found, call):
-            replies = await in_parallel(call(each, "DescribeSettings", request) for each in found)
+            replies = await in_parallel(
+                asked(call, each, "DescribeSettings", request) for each in found
+            )
         described = []
         for each, reply in zip(found, replies, strict=True):
             if isinstance(reply, UNREACHABLE):
@@ -180,7 +185,7 @@ class SettingsAdmin:
     ) -> ProcessSettings:
         """Return a process that accepts a change; raise the error of a process that refuses it."""
         request.check_only = True
-        replies = await in_parallel(call(each, "ChangeSetting", request) for each in found)
+        replies = await in_parallel(asked(call, each, "ChangeSetting", request) for each in found)
         accepting = None
         for each, reply in zip(found, replies, strict=True):
             if not isinstance(reply, RockoonError):
@@ -255,9 +260,18 @@ class SettingsAdmin:
         for address, reply in zip(addresses, replies, strict=True):
             if not isinstance(reply, RockoonError):
                 found.append(ProcessSettings(reply.nameserver, reply.nameserver, address))
-            elif not isinstance(reply, UNREACHABLE):
+            elif isinstance(reply, UNREACHABLE):
+                # Its name is unknown.
+                found.append(ProcessSettings(address, "", address, error=reply))
+            else:
                 raise reply
         return found
+
+
+async def asked(call: Call, process: ProcessSettings, method: str, request: Any) -> Any:
+    """Call a process, for at most `READY_SECONDS_MAX` also while it is starting. For calls that may
+    be made twice."""
+    return await retried(lambda: call(process, method, request), READY_SECONDS_MAX, NotReady)
 
 
 async def in_parallel(calls: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:

@@ -39,7 +39,7 @@ def settings_app(service: str) -> typer.Typer:
     )
 
     @app.command("get")
-    @shown(show_settings, settings_json)
+    @shown(show_settings, settings_json, is_incomplete)
     def get(
         names: Names = None,
         node: Node = "",
@@ -56,7 +56,7 @@ def settings_app(service: str) -> typer.Typer:
         return work
 
     @app.command("set")
-    @shown(show_settings, settings_json)
+    @shown(show_settings, settings_json, is_incomplete)
     def set_value(name: Name, value: Value, node: Node = "") -> "Work[Sequence[ProcessSettings]]":
         """Change a setting of running processes, without a restart; survives restarts."""
 
@@ -67,7 +67,7 @@ def settings_app(service: str) -> typer.Typer:
         return work
 
     @app.command("unset")
-    @shown(show_settings, settings_json)
+    @shown(show_settings, settings_json, is_incomplete)
     def unset(name: Name, node: Node = "") -> "Work[Sequence[ProcessSettings]]":
         """Remove a live value: the value of file, environment or option is in use again."""
 
@@ -112,6 +112,10 @@ def show_settings(found: "Sequence[ProcessSettings]") -> None:
         for each in process.settings:
             if each.refusal:
                 print(f"{process.process} does not use a live setting: {each.refusal}")
+
+
+def is_incomplete(found: "Sequence[ProcessSettings]") -> bool:
+    return any(each.error is not None for each in found)
 
 
 def setting_rows(found: "Sequence[ProcessSettings]") -> Iterator[tuple[Any, ...]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
-from rockoon.cli.failures import CommandError
+from rockoon.cli.failures import FAILED, CommandError
 from rockoon.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -88,7 +88,9 @@ def with_parameters(
 
 
 def shown(
-    show: Callable[[Result], None], to_json: Callable[[Result], object]
+    show: Callable[[Result], None],
+    to_json: Callable[[Result], object],
+    is_incomplete: Callable[[Result], bool] = lambda _: False,
 ) -> Callable[[Callable[..., "Work[Result]"]], Callable[..., None]]:
     """Return a decorator for a command that shows the result of one call.
 
@@ -98,6 +100,7 @@ def shown(
     Args:
         show: prints the result for people.
         to_json: returns the result for programs.
+        is_incomplete: whether the command exits with status 1 after it has printed the result.
     """
 
     def decorate(command: "Callable[..., Work[Result]]") -> Callable[..., None]:
@@ -108,6 +111,8 @@ def shown(
                 print_json(to_json(found))
             else:
                 show(found)
+            if is_incomplete(found):
+                raise typer.Exit(FAILED)
 
         own = inspect.signature(command).parameters.values()
         return with_parameters(called, [*own, *SHOWN_PARAMETERS])

@@ -146,7 +146,8 @@ async def read_state(cluster: "Cluster", resources: Resources, options: Options)
         state.same_secrets = await _same_secrets(admin, resources, state.keys)
     services = {service for service, _, _ in resources.settings}
     if services or prune:
-        state.settings = await _settings(admin, services, prune=prune)
+        state.settings, unknown = await _settings(admin, services, prune=prune)
+        state.unknown_settings = unknown
         state.setting_faults = await _setting_faults(admin, resources, state.settings)
     if prune:
         groups = prunable(resources.groups, state.groups, resources.owner)
@@ -188,18 +189,30 @@ async def _same_secrets(
 
 async def _settings(
     admin: "Admin", declared: Iterable[str], *, prune: bool
-) -> dict[SettingName, LiveSetting]:
-    found = {}
+) -> tuple[dict[SettingName, LiveSetting], dict[str, str]]:
+    """Return the live settings, and the services and nodes whose live settings are unknown, with
+    the reasons."""
+    found: dict[SettingName, LiveSetting] = {}
+    unknown = {}
     for service in SERVICES if prune else declared:
         try:
             processes = await admin.settings.describe(service)
-        except (BrokerNotFound, OffsetServiceUnavailable, NotPermitted):
+        except NotPermitted:
+            # The caller cannot have stored a live setting.
             if service in declared:
                 raise
             continue
+        except (BrokerNotFound, OffsetServiceUnavailable) as failure:
+            if service in declared:
+                raise
+            unknown[service] = str(failure)
+            continue
+        answered = {each.node for each in processes if each.error is None}
         for process in processes:
             found.update({(service, each.name, each.node): each for each in process.stored})
-    return found
+            if process.node not in answered:
+                unknown[f"{service} {process.node or process.process}"] = str(process.error)
+    return found, unknown
 
 
 async def _setting_faults(

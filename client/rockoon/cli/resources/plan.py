@@ -63,6 +63,7 @@ class ClusterState:
         same_secrets: names of keys that have the secret of their file.
         settings: live settings, also those that are not in use.
         setting_faults: reasons for which services refuse declared settings.
+        unknown_settings: nodes or services whose live settings are unknown → reason.
         messages: topics that may be deleted → number of messages; None if unknown.
         members: groups that may be deleted → number of live members and clients.
         own_key: access key that signs the command's calls; empty if there is none.
@@ -75,6 +76,7 @@ class ClusterState:
     same_secrets: frozenset[str] = frozenset()
     settings: Mapping[SettingName, "LiveSetting"] = field(default_factory=dict)
     setting_faults: Mapping[SettingName, str] = field(default_factory=dict)
+    unknown_settings: Mapping[str, str] = field(default_factory=dict)
     messages: Mapping[str, int | None] = field(default_factory=dict)
     members: Mapping[str, int] = field(default_factory=dict)
     own_key: str = ""
@@ -361,6 +363,8 @@ class _Planner:
         self._prune(
             "setting", declared.settings, state.settings, lambda name, _, a: a.settings.unset(*name)
         )
+        for node, reason in state.unknown_settings.items():
+            self._refuse(f"setting of {node}", f"--prune needs all live settings: {reason}")
 
     def _prune(
         self,
