@@ -142,7 +142,7 @@ class QueueState:
     # the time at which retention can delete this message, by the broker's clock. None: not
     # requested, no message, or unknown.
     asked_store_ms: int | None = None
-    asked_loss: "Loss | None" = None
+    asked_loss: "ExpectedDeletion | None" = None
     # Why the message at that offset was deleted, as DeletionReason on the wire; 0: it was not, or
     # the broker does not report it.
     asked_deletion: int = 0
@@ -158,7 +158,7 @@ DELETION_TEXTS: dict[int, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class ExpectedDeletion:
     """Earliest time at which retention can delete a message, and the reason (`cause` as on the
     wire)."""
 

@@ -56,7 +56,8 @@ class TopicChange(NamedTuple):
     revision: int
     history: int
     incarnations: Mapping[str, int | None]
-    anew: tuple[str, ...] = ()
+    restarted: tuple[str, ...] = ()
+    """Recreated topics (`anew` in the body)."""
 
 
 class LogTopics(NamedTuple):
@@ -110,7 +111,7 @@ def encode_epoch_mark(mark: EpochMark) -> bytes:
 
 
 def decode_epoch_mark(body: bytes) -> EpochMark:
-    """Raises ValueError for a body that is not valid."""
+    """Decode the body of a record with the tag EPOCH. Raises ValueError if it is invalid."""
     try:
         content = json.loads(body)
         topics = _topic_change(content["topics"]) if "topics" in content else TopicChange(0, 0, {})
@@ -137,11 +138,11 @@ def decode_epoch_mark(body: bytes) -> EpochMark:
 
 def encode_topic_change(change: TopicChange) -> bytes:
     """The body of a record with the tag TOPIC."""
-    return _encoded(_topics_content(*change[:3]) | {"anew": change.anew})
+    return _encoded(_topics_content(*change[:3]) | {"anew": change.restarted})
 
 
 def decode_topic_change(body: bytes) -> TopicChange:
-    """Raises ValueError for a body that is not valid."""
+    """Decode the body of a record with the tag TOPIC. Raises ValueError if it is invalid."""
     try:
         return _topic_change(json.loads(body))
     except (AttributeError, KeyError, TypeError, ValueError) as error:

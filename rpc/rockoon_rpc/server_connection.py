@@ -429,7 +429,13 @@ class ServerConnection(SessionConnection):
         super()._broken(code, reason)
 
     def _count_useless(self, cost: int, reason: str) -> None:
-        """Count the end of this connection; the address may get a pause."""
+        """Count this connection as useless, once. After too many of them the server pauses their
+        address.
+
+        Args:
+            cost: how much the connection counts.
+            reason: why it ends, for the log.
+        """
         if not self._is_useless:
             self._is_useless = True
             if self.server.count_useless(self, cost):

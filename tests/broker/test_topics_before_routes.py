@@ -102,7 +102,7 @@ async def test_what_is_compacted_is_not_known_before_the_routes_say_it(tmp_path:
     nameservers = Nameservers(settings.nameservers, "rockoon")
     with opened(tmp_path) as copy:
         parts = (copy.store, prepared(settings, Disk()), settings, nameservers, SystemClock())
-        broker = await Broker.over(*parts, Disk())
+        broker = await Broker.from_store(*parts, Disk())
         broker.lead()
         assert broker.topics.table.topics.keys() == {"Latest"}
         assert not copy.store.compaction.knows_topics

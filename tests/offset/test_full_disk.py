@@ -115,14 +115,14 @@ async def test_what_not_even_the_reserve_takes_waits_until_there_is_room(tmp_pat
     put(store, [0], 10_000)
     with pytest.raises(StoreNotWritable, match="No space left"):
         await store.durable()
-    assert store.is_held
+    assert store.is_stalled
     assert is_refused(store)
     put(store, [1])
     with pytest.raises(StoreNotWritable):
         await store.durable()
     assert found(tmp_path) == []
     disk.room_bytes += 100_000
-    await eventually(lambda: not store.is_held)
+    await eventually(lambda: not store.is_stalled)
     await store.durable()
     await eventually(lambda: not is_refused(store))
     store.close()
@@ -232,7 +232,7 @@ async def test_a_directory_that_is_not_synced_for_lack_of_a_descriptor_is_synced
     with pytest.raises(StoreNotWritable, match="Too many open files"):
         await store.durable()
     disk.refuses = False
-    await eventually(lambda: not store.is_held)
+    await eventually(lambda: not store.is_stalled)
     await store.durable()
     store.close()
     assert found(tmp_path) == [0]

@@ -78,7 +78,7 @@ async def test_changes_are_told_when_a_quorum_has_them_and_rounds_are_shared_and
             store.admit()
         for number in range(3):
             store.write(change(store.ledger, "g", 1000 + number))
-        assert store.is_held
+        assert store.is_stalled
         with pytest.raises(NotEnoughReplicas):
             await store.durable()
         for each in others:

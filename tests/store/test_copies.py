@@ -228,7 +228,7 @@ def visible(log: bytes) -> dict[tuple[str, int], list[bytes]]:
                 assert record.queue_offset == len(queue)
                 queue.append(record.body)
             elif decode(record.properties)[PROPERTY_TAGS] == TOPIC_TAG:
-                over = decode_topic_change(record.body).anew
+                over = decode_topic_change(record.body).restarted
                 found = {queue: bodies for queue, bodies in found.items() if queue[0] not in over}
         at += size
     return found

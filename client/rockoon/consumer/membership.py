@@ -40,7 +40,8 @@ from rockoon_proto.v1 import offset_pb2 as offset_pb
 # Share of the time that a silent member may keep a queue. The rest covers a hand-over that the last
 # reply did not contain (one heartbeat interval), clock drift, and the start of a call.
 _SAFE_SHARE = 0.75
-# A pause of the event loop counts as a stop of the process from this share of the granted time on.
+# If the event loop pauses for at least this share of the granted time, the process counts as
+# stopped.
 _SLEEP_SHARE_MIN = 0.25
 _TICKS_PER_SLEEP = 4
 _TICK_SECONDS_MAX = 10.0

@@ -75,9 +75,9 @@ class PullLoop:
         subscription: filter of the messages.
         rules: rules for pulling.
         counts: counters.
-        accept: called with messages in the receive callback while `pull_once` waits. If it returns
-            True, `pull_once` does not return these messages and continues after them. `pull_once`
-            raises its exceptions.
+        accept: called in the receive callback with messages that arrive while `pull_once` waits;
+            its exceptions are raised by `pull_once`. True: the reader has the messages, and
+            `pull_once` waits for later ones. False: `pull_once` returns them.
         on_accepted: called after accepted messages were counted. `pull_once` raises its exceptions.
 
     Attributes:

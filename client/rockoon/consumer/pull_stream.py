@@ -27,7 +27,7 @@ from rockoon_rpc.client_call import StreamCall
 
 log = limited(logging.getLogger(__name__))
 
-# A broker sends a message at least every ten seconds, which may be empty.
+# A broker sends a message at least every five seconds, which may be empty.
 SILENT_SECONDS_MAX = 25.0
 CHECK_SECONDS = 5.0
 

@@ -32,7 +32,8 @@ from rockoon_proto.v1.offset_pb2 import CLUSTERING, ConsumeMode
 log = limited(logging.getLogger(__name__))
 
 SEND_BACK_SECONDS_MAX = 5.0
-# Short, because a message that both the former and the next leader store is delivered twice.
+# Time to wait for the reply of a broker that another leader has replaced. Without it, the consumer
+# would send the message to the new leader as well, and the group would receive it twice.
 FAREWELL_SECONDS = 0.5
 # Bounded, because these calls block a worker.
 OTHER_BROKERS_MAX = 2

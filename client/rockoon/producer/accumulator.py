@@ -211,10 +211,10 @@ class BatchQueue:
         "batch",
         "busy",
         "delayed",
+        "in_flight",
         "is_flushing",
         "is_ready",
         "not_before",
-        "out",
         "queue",
         "topic",
         "waiting",
@@ -237,7 +237,7 @@ class BatchQueue:
         """The open batch; `send` adds to it."""
         self.waiting: deque[ProducerBatch] = deque()
         """Closed batches, oldest first."""
-        self.out = 0
+        self.in_flight = 0
         """Batches in flight."""
         self.busy: set[MessageQueue] = set()
         """Queues to which a batch of this batch queue is in flight."""
@@ -364,7 +364,8 @@ class Accumulator:
     def is_idle(self) -> bool:
         """True without unsent batches and batches in flight."""
         return all(
-            batch_queue.is_empty and not batch_queue.out for batch_queue in self.batch_queues()
+            batch_queue.is_empty and not batch_queue.in_flight
+            for batch_queue in self.batch_queues()
         )
 
     def batch_queues_of(self, topic: str) -> list[BatchQueue]:
@@ -428,7 +429,8 @@ class Accumulator:
         """Drop the empty batch queues of topics that are not in `known`."""
         for batch_queue in self.batch_queues():
             # With a batch in flight it stays, because a refused batch returns to this object.
-            if batch_queue.topic not in known and batch_queue.is_empty and not batch_queue.out:
+            is_idle = batch_queue.is_empty and not batch_queue.in_flight
+            if is_idle and batch_queue.topic not in known:
                 self.drop(batch_queue)
 
     def drop(self, batch_queue: BatchQueue) -> None:

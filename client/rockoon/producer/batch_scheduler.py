@@ -367,7 +367,7 @@ class BatchScheduler:
     def _remove_in_flight(self, batch: ProducerBatch, now: float) -> BrokerSlots:
         assert batch.queue is not None
         batch_queue = batch.batch_queue
-        batch_queue.out -= 1
+        batch_queue.in_flight -= 1
         batch_queue.busy.discard(batch.queue)
         slots = self._brokers[batch.queue.broker]
         shipment, batch.shipment = batch.shipment, None
@@ -422,7 +422,7 @@ class BatchScheduler:
         if sequences is not None:
             # Numbers belong to a queue, which is known only now.
             sequences.assign(batch, queue)
-        batch_queue.out += 1
+        batch_queue.in_flight += 1
         batch_queue.busy.add(queue)
         batch.shipment = self._join_shipment(self._brokers[queue.broker], batch, now)
         if batch_queue.waiting or batch_queue.batch.bodies:
@@ -517,10 +517,10 @@ class BatchScheduler:
                 if batch_queue.queue is None:
                     robin.next = index + 1
                 return queue
-        self._park(batch_queue, head, queues, now, is_due=is_due, may_wait=may_wait)
+        self._record_waits(batch_queue, head, queues, now, is_due=is_due, may_wait=may_wait)
         return None
 
-    def _park(
+    def _record_waits(
         self,
         batch_queue: BatchQueue,
         head: ProducerBatch,
@@ -530,6 +530,7 @@ class BatchScheduler:
         is_due: bool,
         may_wait: bool,
     ) -> None:
+        """Record the events for which a batch queue waits; see the table of the module."""
         pauses = []
         sequences = None if batch_queue.delayed else self._accumulator.sequences
         free = {

@@ -69,8 +69,8 @@ _TURN_SECONDS = 0.005
 _TURN_BYTES = 512 << 10
 # Time that `close` waits for the brokers to end their streams; a broker that hangs never does.
 _FINISH_SECONDS_MAX = 1.0
-# Checks, not seconds: a process that was suspended still reads the buffered replies before the
-# stream is interrupted.
+# Number of checks after which the stream to a replaced process is interrupted. Counted in checks,
+# not in seconds: a process that was suspended first reads the replies that have arrived.
 _REPLACED_CHECKS_MAX = 2
 # A program that never flushes must not fill its memory with failed batches.
 _UNREPORTED_BATCHES_MAX = 1000
@@ -342,8 +342,8 @@ class Sender:
     def must_yield(self) -> bool:
         """Return whether the caller must yield to the event loop now.
 
-        That is the case if unsent batches or requests need a loop iteration, or `_TURN_SECONDS`
-        after the last time.
+        It must if unsent batches or requests need a loop iteration, or if this method last returned
+        True more than `_TURN_SECONDS` ago.
         """
         now = self._loop.time()
         is_behind = self._next_send is not None or any(

@@ -306,8 +306,9 @@ class Granting:
             self.release(acquire.group, left.receipts)
 
     def _deliver_elsewhere(self, acquire: PendingAcquire, message: ReceivedRun) -> None:
-        """Transfer or release a message of the retry topic whose topic these receivers do not
-        read."""
+        """Transfer a message of the retry topic to a receiver of the same group that reads its
+        original topic and waits; without one, release the message. The receivers of `acquire` do
+        not read this topic."""
         after_ms = READ_ELSEWHERE_MS
         topic = message.message(0).topic
         for receive_queue in acquire.group.receive_queues:

@@ -115,8 +115,8 @@ class Appends:
         may_append: called right before each append; raises if appends are not allowed now.
 
     Attributes:
-        after_confirmed: within `confirmed`, functions to call once all waiting producers have a
-            reply; None outside it.
+        after_confirmed: functions that `confirmed` calls after it has replied to all waiting
+            producers; None while `confirmed` does not run.
     """
 
     def __init__(
@@ -255,7 +255,7 @@ class Appends:
     def change_topics(
         self, change: TopicChange
     ) -> tuple[int, "asyncio.Future[RockoonError | None]"]:
-        """Append a record with the topics of the log; see `Store.change_topics`.
+        """Append a record with a change of the log's topics; see `Store.change_topics`.
 
         Returns:
             The end offset of the record, and a future as in `AppendResult.durable`.
@@ -320,7 +320,8 @@ class Appends:
         self._lengths_bytes_max = 4 * limits.batch_messages_max
 
     def check_limits(self, batch: AppendBatch) -> None:
-        """Check the limits of a client's batch that the broker stores in another form.
+        """Check the limits of a client's batch whose records the broker encodes again: delayed
+        messages and half messages.
 
         Raises:
             MalformedBatch, BodyTooLarge, PropertiesTooLarge.
@@ -339,8 +340,8 @@ class Appends:
     def check_accepted(self) -> None:
         """Raise StoreNotWritable while the store refuses clients' messages.
 
-        For batches that the broker stores in another form: as internal batches they would use the
-        reserve of a full disk.
+        Called for delayed messages and half messages. The broker appends them as internal batches,
+        which the store accepts even if only the reserve of a full disk is left.
         """
         if reason := self._store.client_refusal_reason:
             raise self._not_writable(reason)
@@ -442,7 +443,7 @@ class Appends:
         return replace(result, runs=(*runs, *result.runs)) if runs else result
 
     def _confirm_if_synced(self, end: int) -> bool:
-        """Called right after an append: if the append has synced the log, confirm the log.
+        """Confirm the log if an append has synced it; call it right after the append.
 
         Returns:
             True if the batch up to `end` may be acknowledged now: it is durable, or `flush` is

@@ -4,9 +4,10 @@
     Append → appends ┼→ store → Syncer's thread → confirmed → waiting pulls, waiting appends
     Pull   → pulls ──┘
 
-Everything here runs on the event loop's thread, which owns the store, except for opening the store
-and writing files: these run on other threads, which do not touch the open store at the same time.
-docs/understand/threads.md lists all threads.
+Everything here runs on the event loop's thread, which owns the store, with two exceptions. While a
+broker with one copy starts, another thread opens the store, reads snapshots and applies the log,
+and the event loop does not use the store. Later, other threads read and write files, but do not
+use the store. docs/understand/threads.md lists all threads.
 """
 
 import asyncio
@@ -153,8 +154,8 @@ log = logging.getLogger(__name__)
 CONFIG_DIRECTORY = "config"
 STORE_ID_FILE = "storeId"
 CLUSTER_ID_FILE = "clusterId"
-# Files that can be lost: their content comes from the log or the nameserver.
-MADE_ANEW = (topics_json.FILE, sequence_snapshot.FILE, pending_index.SNAPSHOT_FILE)
+# Files that may be lost: the broker rebuilds them from the log, or from the nameserver's routes.
+REBUILT_FILES = (topics_json.FILE, sequence_snapshot.FILE, pending_index.SNAPSHOT_FILE)
 # Limit for inline syncs: single messages of one loop iteration. Bulk writes sync on the thread.
 INLINE_BYTES_MAX = 128 << 10
 KINDS = {HALF: TRANSACTION, DELAYED: DELAY}
@@ -345,7 +346,7 @@ class Broker:
         store = await asyncio.to_thread(opening)
         recovery_seconds = clock.monotonic_seconds() - began
         try:
-            broker = await cls.over(
+            broker = await cls.from_store(
                 store, topic_file, settings, nameservers, clock, disk, recovery_seconds
             )
             store.inline_bytes_max = INLINE_BYTES_MAX
@@ -358,7 +359,7 @@ class Broker:
         return broker
 
     @classmethod
-    async def over(
+    async def from_store(
         cls,
         store: Store,
         topic_file: TopicFile,
@@ -369,7 +370,7 @@ class Broker:
         recovery_seconds: float = 0.0,
         may_append: Callable[[], None] = lambda: None,
     ) -> "Broker":
-        """Make a broker from an open store. Snapshots are loaded; it does not lead yet.
+        """Return a broker for an open store, with its snapshots loaded. It does not lead yet.
 
         For `may_append` see `Appends`, for the other arguments `open`.
         """
@@ -659,7 +660,7 @@ def prepared(settings: BrokerSettings, disk: Disk) -> TopicFile:
         StorageError, OSError: it cannot.
     """
     config = settings.store_path / CONFIG_DIRECTORY
-    move_directories_away(settings.store_path, config, MADE_ANEW, disk)
+    move_directories_away(settings.store_path, config, REBUILT_FILES, disk)
     topic_file = TopicFile(config, disk)
     refuse_batch_queues(settings.store_path, topic_file)
     return topic_file

@@ -78,7 +78,8 @@ class UnreadFiles:
         self._wanted = Bell()
 
     def ticked(self) -> None:
-        """Called after each tick of the store."""
+        """Wake `run` if retention waits for the unread messages of a file; call it after each tick
+        of the store."""
         if self._store.wanted_readings:
             self._wanted.ring()
 

@@ -272,8 +272,8 @@ class GroupTopics:
 
         Raises:
             GroupNotFound: the group does not exist.
-            InvalidArgument: the topic is neither of the two, the broker's name is invalid, or the
-                number of queues is out of range.
+            InvalidArgument: the topic is neither the group's retry topic nor its dead-letter topic,
+                the broker's name is invalid, or the number of queues is out of range.
             Busy: concurrent changes of the topic won `ATTEMPTS_MAX` times.
         """
         refuse_impossible_group(request.group)

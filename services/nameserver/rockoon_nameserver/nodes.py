@@ -213,7 +213,8 @@ class Nodes:
         """Read etcd's entries for a node's name; for an offset service, those of all offset
         services.
 
-        A store that was its log's only one, or is so again, is still the same store.
+        A store keeps its name when its log gets a second copy, and when the log returns to one
+        copy: the entry of the same store then counts as the owner, as a node or as a replica.
         """
         as_node, keyspace = NodeKey(node.kind, node.name), self._keyspace
         as_log = LogKey(node.kind, node.name)

@@ -85,7 +85,8 @@ class Fingerprints:
 
         Args:
             node: the node that registers.
-            nodes: all of the cluster. It is compared with the first other one of its kind.
+            nodes: all nodes of the cluster. The node is compared with the first other node of its
+                kind, and with this nameserver.
         """
         others = [
             each

@@ -102,7 +102,8 @@ Update = TypeVar("Update", bound=Complete)
 
 
 class CompleteUpdates(Generic[Update]):
-    """Follows data whose updates are complete. While no nameserver answers, the data stays.
+    """Follows data of a nameserver; each update contains all of the data, not only changes. While
+    no nameserver answers, the last data stays in use.
 
     Data older than the current one is ignored, so a nameserver that lags does not restore deleted
     data. It is accepted if etcd itself went back: all nameservers have older data, and the

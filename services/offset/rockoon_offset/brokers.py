@@ -12,7 +12,7 @@ from rockoon_core.failed_call import from_rpc_error
 from rockoon_core.message_queue import MessageQueue, in_calls
 from rockoon_core.protocol import CLUSTER_METADATA_KEY
 from rockoon_core.signature import Credentials
-from rockoon_core.start_position import Loss, QueueState
+from rockoon_core.start_position import ExpectedDeletion, QueueState
 from rockoon_offset.route_table import OffsetRoutes
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
@@ -217,6 +217,8 @@ def state_from_wire(state: pb.QueueState, as_of_ms: int) -> QueueState:
         first_in_memory=given("first_in_memory_by_distance", state.first_in_memory_by_distance),
         as_of_ms=as_of_ms,
         asked_store_ms=given("asked_store_timestamp_ms", state.asked_store_timestamp_ms),
-        asked_loss=None if loss_at_ms is None else Loss(loss_at_ms, state.asked_loss_cause),
+        asked_loss=None
+        if loss_at_ms is None
+        else ExpectedDeletion(loss_at_ms, state.asked_loss_cause),
         asked_deletion=state.asked_deletion,
     )

@@ -105,7 +105,7 @@ class OffsetService(OffsetServiceServicer):
             positions_from_wire(request.positions),
             ClientSdk(request.language, request.version),
         )
-        if joined or self._store.is_held:
+        if joined or self._store.is_stalled:
             await self._store.durable()
         else:
             await self._store.still_decides()

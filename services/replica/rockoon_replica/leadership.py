@@ -4,7 +4,8 @@ Invariants
 - Only acknowledgements of the present session count, up to the end of the sent records (rule 7).
 - From the proposal of a configuration until a state of a later version is seen, both the old and
   the new one must agree (rule 8): a missing reply is not a refusal.
-- From the request of a hand-over until then, no records are appended: it may still happen.
+- From the request of a hand-over until a state of a later version is seen, this leader appends no
+  records: the nameservers may still execute the request.
 """
 
 from collections.abc import Callable
@@ -37,7 +38,8 @@ from rockoon_replica.log import LogView
 from rockoon_replica.log_state import CopiesWish, LogState, Move, StateVersion
 from rockoon_replica.messages import Ack, Hello, Welcome, tail_size
 
-# Acknowledged records are on two disks, even if retention must delete records.
+# Minimum of voters to which a leader reduces the in-sync set for retention, so that acknowledged
+# records stay on two disks.
 VOTERS_MIN = 2
 
 
@@ -48,9 +50,10 @@ class _Leaving(NamedTuple):
         wanted: the next leader; None: any successor.
         asked: the call to a nameserver, after it was made.
         stays: the hand-over was abandoned after that call.
-        is_wish: operators have requested it; ends with their request, or if `wanted` disconnects.
-        is_forced: this leader's disk refuses writes; ends if the disk accepts writes, or if the
-            other voters cannot commit.
+        is_wish: an operator has requested the hand-over. It is abandoned if the request is
+            withdrawn or `wanted` disconnects.
+        is_forced: the reason is that this leader's disk refuses writes. It is abandoned if the disk
+            accepts writes again, or if the other voters cannot commit.
     """
 
     wanted: str | None = None
@@ -198,8 +201,8 @@ class Leadership:
         if point is None or point < max(self._log.min_offset, hello.min_offset):
             # The leader or the follower has deleted the records there.
             return None
-        # The record of the next epoch did not fit at the end of a file, but a record of the
-        # follower may have: its earlier epoch seems to end where the file does.
+        # The leader's file may end with a blank, because the record of its next epoch did not fit.
+        # A smaller record of the follower may have fit there, so the common part ends at the blank.
         blank = self._log.blank_at(point)
         return point if blank is None else blank
 
@@ -381,7 +384,7 @@ class Leadership:
 
     # Handing over
 
-    def leave(self, successor: str | None) -> None:
+    def begin_hand_over(self, successor: str | None) -> None:
         """Stop appends and hand over to a follower with all records, if there is another voter."""
         if self._leaving is None and self._configs[0].in_sync != {self._replica}:
             self._leaving = _Leaving(successor)
@@ -408,7 +411,7 @@ class Leadership:
         elif leaving is not None and leaving.is_forced and leaving.asked is None:
             self._leaving = None
 
-    def stay(self) -> None:
+    def abandon_hand_over(self) -> None:
         """Abandon the hand-over; if the nameservers were already called, a later state of the log
         decides about it.
         """

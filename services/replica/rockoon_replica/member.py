@@ -168,8 +168,9 @@ class Member:
         """True if the replica leads and has committed records, or has all records of a leader that
         has.
 
-        A leader's end in a Welcome includes its epoch's record: once that is committed, all
-        records are for which it was elected. A replica whose disk refuses writes is not ready.
+        A follower is ready once it has committed the leader's log up to the end in the Welcome.
+        This end includes the record of the leader's epoch, so all earlier records are committed as
+        well. A replica whose disk refuses writes is not ready.
         """
         if self.writes.failure:
             return False
@@ -408,11 +409,11 @@ class Member:
 
     def _hand_over_asked(self, event: HandOverAsked) -> None:
         if self._leadership is not None:
-            self._leadership.leave(event.successor)
+            self._leadership.begin_hand_over(event.successor)
 
     def _hand_over_abandoned(self, _event: HandOverAbandoned) -> None:
         if self._leadership is not None:
-            self._leadership.stay()
+            self._leadership.abandon_hand_over()
 
     def _retention_held(self, event: RetentionHeld) -> None:
         if self._leadership is not None:

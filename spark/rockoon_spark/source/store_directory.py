@@ -182,7 +182,7 @@ class DirectoryLog:
 
         Args:
             records: the records to read.
-            stop: physical offset up to which these are all.
+            stop: physical offset up to which `records` is complete.
             split_bytes: maximum size of the records of a partition, unless one is larger.
         """
         found: list[FilePartition] = []

@@ -348,7 +348,8 @@ class SequenceMemory:
                 await store_changed.wait(FORGET_SECONDS if len(self.ledger) else None)
 
     async def look(self) -> None:
-        """Discard sequences and write a snapshot if due."""
+        """Discard sequences of producers that have sent nothing for long; write a snapshot if one
+        is due and the log is durable up to its end."""
         self.ledger.discard_unused(self._store.runs.newest_ms)
         if self._waiting is None and self._is_due():
             self._waiting = self.snapshot(), self.ledger.changes
@@ -384,7 +385,7 @@ class SequenceMemory:
             log.warning("cannot write %s, the next start reads the log: %s", self._path, failure)
 
     def _is_due(self) -> bool:
-        """Whether a start would have to read too much."""
+        """Return whether a snapshot is due: a start would have to read too much of the log."""
         if not self._has_news:
             return False
         age_seconds = self._clock.monotonic_seconds() - self._written_at
@@ -394,7 +395,7 @@ class SequenceMemory:
 
     @property
     def _has_news(self) -> bool:
-        """Whether a snapshot must be written soon.
+        """True if sequences have changed since the last snapshot, or much of the log follows it.
 
         Also without idempotent producers, so that a start knows that there were none.
         """

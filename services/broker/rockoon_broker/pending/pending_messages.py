@@ -31,7 +31,7 @@ from rockoon_runtime.waking import Bell
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5
-LAST_WORDS_SECONDS_MAX = 1.0
+FINISH_SECONDS_MAX = 1.0
 
 
 def reserved_ms_of(settings: BrokerSettings) -> int:
@@ -156,9 +156,10 @@ class PendingMessages:
             tasks.create_task(self.transactions.work.run(), name="transactions")
 
     async def finish(self) -> None:
-        """Append records that the log must contain before it is closed; call it after all loops."""
+        """Append the op records by which RocketMQ sees the ends of transactions, at most for a
+        second. Call it after the loops have ended and before the store is closed."""
         try:
-            async with asyncio.timeout(LAST_WORDS_SECONDS_MAX):
+            async with asyncio.timeout(FINISH_SECONDS_MAX):
                 await self.transactions.close()
         except TimeoutError:
             log.info(

@@ -453,7 +453,7 @@ class BrokerCopy:
                 raise NotEnoughReplicas(connected="too few", log=self._settings.name, needed=needed)
 
         settings = self._settings
-        broker = await Broker.over(
+        broker = await Broker.from_store(
             store,
             prepared(settings, self._disk),
             settings,

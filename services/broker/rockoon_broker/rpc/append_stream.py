@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 # Messages of a stream without a reply.
 UNANSWERED_MAX = 64
-# Topics of a stream that are kept for tools.
+# Topics of a stream that the broker reports for its producer.
 TOPICS_MAX = 64
 # Batches of one message. Each blocks the loop for about ten microseconds.
 BATCHES_MAX = 256
@@ -249,7 +249,7 @@ class AppendStreamCall:
         clock: measures the time.
 
     Attributes:
-        topics: topics of its batches, those that came first; a batch may have been refused.
+        topics: the first `TOPICS_MAX` topics of its batches, including refused batches.
         last_seconds: time of its last message, monotonic; 0.0 if there was none.
     """
 

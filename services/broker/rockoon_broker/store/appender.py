@@ -186,7 +186,7 @@ class Appender:
         frames, layout = self._encoded(body, TOPIC_PROPERTIES, now_ms)
         offset, stored_ms = self._position(layout.total_bytes, now_ms)
         appended = self._write_mark(change, frames, layout, offset, stored_ms)
-        for topic in change.anew:
+        for topic in change.restarted:
             self._queues.restart_numbering(topic)
         return appended
 
@@ -207,7 +207,11 @@ class Appender:
         return frames, layout
 
     def _position(self, batch_bytes: int, now_ms: int, *, is_mark: bool = False) -> tuple[int, int]:
-        """Return physical offset and store time of the next batch; write a file's mark before."""
+        """Return physical offset and store time of the next batch.
+
+        If the batch begins a file of a replicated log, the epoch mark of this file is written
+        first.
+        """
         stored_ms, begins_run = now_ms, False
         if now_ms < self._runs.newest_ms:
             begins_run = self._runs.is_behind(now_ms) and self._points.is_capped(now_ms)
@@ -262,8 +266,8 @@ class Appender:
         self, mark: Mark, frames: bytes, layout: BatchLayout, offset: int, stored_ms: int
     ) -> Appended:
         queue = self._queues.find_or_create(LOG_TOPIC, LOG_QUEUE)
-        anew = mark.anew if isinstance(mark, TopicChange) else ()
-        appended = self._write(queue, frames, layout, offset, stored_ms, anew)
+        restarted = mark.restarted if isinstance(mark, TopicChange) else ()
+        appended = self._write(queue, frames, layout, offset, stored_ms, restarted)
         self._epochs.add(offset, mark)
         return appended
 
@@ -274,7 +278,7 @@ class Appender:
         layout: BatchLayout,
         offset: int,
         stored_ms: int,
-        anew: tuple[str, ...] = (),
+        restarted: tuple[str, ...] = (),
     ) -> Appended:
         stored, entries = stamp_batch(
             frames,
@@ -288,8 +292,8 @@ class Appender:
         keys = packed_keys(stored.tobytes(), offset) if has_reader else None
         self._log.write(offset, stored.data)
         self._record_written(offset, stored_ms, keys)
-        if anew:
-            self._undispatched.add(Renewal(offset, self._log.end, anew))
+        if restarted:
+            self._undispatched.add(Renewal(offset, self._log.end, restarted))
         kept = stored.tobytes() if len(stored) <= TAIL_BYTES_MAX else b""
         return self._add_entries(queue, entries.tobytes(), offset, stored_ms, kept)
 

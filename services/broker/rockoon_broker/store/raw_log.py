@@ -294,7 +294,12 @@ class RawLog:
     def _checked(
         self, chunk: ScannedChunk, marks: Sequence[tuple[int, Mark]]
     ) -> list[tuple[Scan, list[EntryRun], Renewal | None]]:
-        """Records that go on where the log and its queues are, as `parted` cuts them, and runs."""
+        """Return the parts of a chunk between renewals, each with its queue entries, after a check
+        that their records continue the log and its queues.
+
+        Raises:
+            ValueError: a record does not continue the log or its queue.
+        """
         log, newest_ms = self._log, self._runs.newest_ms
         numbers = Numbers(self._queues, begins_anywhere=log.min_offset > 0)
         checked = []

@@ -93,9 +93,9 @@ class Store(VisibleStore):
         found_keys: keys of recent appends.
         inline_bytes_max: maximum number of bytes that an append may sync inline, which blocks its
             caller; then `durable_end` includes the append.
-        retain_from: physical offset from which on the log is kept, whatever its age and the disk's
-            fill. With `by_quorum` everything is kept until the owner sets it: another copy may need
-            the log, and a follower's clock alone may be wrong.
+        retain_from: retention deletes no bytes at or after this physical offset, whatever their age
+            and the disk's fill. With `by_quorum` it is 0, which keeps all bytes, until the owner
+            sets it: another copy may need the log, and a follower's clock alone may be wrong.
     """
 
     inline_bytes_max = 0
@@ -185,8 +185,9 @@ class Store(VisibleStore):
         """Use other rules of retention, limits and intervals. The layout and `flush` must be the
         same.
 
-        The disk is checked by the new rules at the next tick; if files expire earlier now, after
-        `disk_check_delay_ms`, so that delayed messages in them can be stored again before.
+        The next tick checks the disk by the new rules. If files expire earlier by them, the check
+        comes after `disk_check_delay_ms`: before it, the broker stores the delayed messages of
+        these files again.
         """
         if settings == self.settings:
             return
@@ -455,7 +456,7 @@ class Store(VisibleStore):
         if now_ms >= dues.disk_check_ms:
             dues.disk_check_ms = now_ms + settings.disk_check_interval_ms
             self._cleaner.clean_if_possible(now_ms, self._recoverable_end, self.retain_from)
-            self._expect_pass(now_ms)
+            self._schedule_disk_check(now_ms)
         self.compaction.tick(now_ms, min(self._syncer.synced_end, self._undispatched.end))
         return advanced
 
@@ -470,7 +471,7 @@ class Store(VisibleStore):
         """
         self.check_usable()
         decision = self._cleaner.clean(now_ms, self._recoverable_end, self.retain_from)
-        self._expect_pass(now_ms)
+        self._schedule_disk_check(now_ms)
         return decision
 
     def clean_with(self, readings: Mapping[int, FileReading], now_ms: int) -> RetentionDecision:
@@ -487,7 +488,8 @@ class Store(VisibleStore):
         """From now on delete a file only when `clean_with` provides its unread messages."""
         self._cleaner.readings = {}
 
-    def _expect_pass(self, now_ms: int) -> None:
+    def _schedule_disk_check(self, now_ms: int) -> None:
+        """Advance the next disk check if the last one found work or a disk that is nearly full."""
         decision, dues = self._cleaner.last_decision, self._dues
         if self._cleaner.wants_pass:
             dues.disk_check_ms = now_ms

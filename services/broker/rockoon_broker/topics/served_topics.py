@@ -107,8 +107,8 @@ def change_of(known: LogTopics, planned: TopicPlan) -> TopicChange | None:
     if not changed and table.history == known.history:
         return None
     # Only topics that the log had in another incarnation: each deletion counts once.
-    anew = sorted(changed.keys() & known.incarnations.keys() & {*planned.over})
-    return TopicChange(table.revision, table.history, changed, tuple(anew))
+    restarted = sorted(changed.keys() & known.incarnations.keys() & {*planned.over})
+    return TopicChange(table.revision, table.history, changed, tuple(restarted))
 
 
 async def record(store: "Store", appends: "Appends", planned: TopicPlan) -> Sequence[str]:
@@ -130,7 +130,7 @@ async def record(store: "Store", appends: "Appends", planned: TopicPlan) -> Sequ
     # Other copies may have it before this copy's disk; then it is not listed here yet.
     while store.visible_end < end:  # noqa: ASYNC110 - the next tick of the store lists it
         await asyncio.sleep(LISTED_SECONDS)
-    return change.anew
+    return change.restarted
 
 
 log = logging.getLogger(__name__)

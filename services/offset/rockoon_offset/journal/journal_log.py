@@ -40,8 +40,8 @@ WAITING_BYTES_MAX = 64 << 20
 # Pause after a new file that found no room.
 ROTATION_RETRY_SECONDS = 30.0
 FILES_HELD_MAX = 8
-"""Number of old files that are kept for followers, beside the newest two. If a follower lacks more
-files than all of these, it loses its vote.
+"""Number of old files that are kept for followers, beside the newest two. A follower that
+lacks records of an older file loses its vote.
 """
 
 

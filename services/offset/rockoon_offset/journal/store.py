@@ -111,7 +111,7 @@ class JournalStore:
         self._results: SimpleQueue[OSError | None] = SimpleQueue()
         self._retry: asyncio.TimerHandle | None = None
         # Error for callers while changes cannot be written.
-        self._held: StoreNotWritable | None = None
+        self._refusal: StoreNotWritable | None = None
         self._is_short = False
         self._is_closing = self._is_closed = False
         self._failure: StoreFailed | None = None
@@ -168,8 +168,8 @@ class JournalStore:
         return self._journal.ledger
 
     @property
-    def is_held(self) -> bool:
-        return self._held is not None
+    def is_stalled(self) -> bool:
+        return self._refusal is not None
 
     def raise_level(self, level: int) -> None:
         self._journal.raise_level(level)
@@ -181,7 +181,7 @@ class JournalStore:
         """Raise an error if no change may be made now: Busy, StoreNotWritable, StoreFailed. See
         `ProgressStore`.
         """
-        if (refusal := self._failure or self._held) is not None:
+        if (refusal := self._failure or self._refusal) is not None:
             raise refusal
         if self._waiting_bytes > WAITING_BYTES_MAX:
             raise Busy(reason=f"{self._waiting_bytes} bytes of progress wait for the disk")
@@ -210,14 +210,15 @@ class JournalStore:
         wanted = self.changes
         if self._synced >= wanted:
             return
-        if self._held is not None:
-            raise self._held
+        if self._refusal is not None:
+            raise self._refusal
         future = self._loop.create_future()
         self._waiters.append((wanted, future))
         await future
 
     async def still_decides(self) -> None:
-        """Return immediately: no other process can lead the journal. See `ProgressStore`."""
+        """Do nothing: this process always leads, because the journal has one copy. See
+        `ProgressStore`."""
 
     def close(self) -> None:
         """Write waiting records, and unlock the directory; also after the end of the event loop.
@@ -236,9 +237,9 @@ class JournalStore:
                     self._sync_done()
                     continue
                 self._write_waiting()
-                if self._held is not None:
+                if self._refusal is not None:
                     log.error(
-                        "dropped changes of progress that were not acknowledged: %s", self._held
+                        "dropped changes of progress that were not acknowledged: %s", self._refusal
                     )
                     break
             if self._failure is None:
@@ -324,7 +325,7 @@ class JournalStore:
         except OSError as failure:
             self._fail(failure.strerror or str(failure))
             return
-        self._synced, self._held = self._writing, None
+        self._synced, self._refusal = self._writing, None
         while self._waiters and self._waiters[0][0] <= self._synced:
             _, future = self._waiters.popleft()
             if not future.done():
@@ -336,7 +337,7 @@ class JournalStore:
 
     def _hold(self, refusal: StoreNotWritable) -> None:
         """Refuse waiting callers, and try to write again later."""
-        self._held = refusal
+        self._refusal = refusal
         self._refuse_waiters(refusal)
         self._report_room()
 
@@ -351,12 +352,12 @@ class JournalStore:
                 log.error("progress is not stored until there is room: %s", shortage)
             else:
                 log.warning("progress is stored again: %s has room", self.root)
-        if (shortage or self._held) and self._retry is None and not self._is_closing:
+        if (shortage or self._refusal) and self._retry is None and not self._is_closing:
             self._retry = self._loop.call_later(RETRY_SECONDS, self._check_room)
 
     def _check_room(self) -> None:
         self._retry = None
-        if self._held is not None:
+        if self._refusal is not None:
             self._write_waiting()
         else:
             self._journal.check_writes()

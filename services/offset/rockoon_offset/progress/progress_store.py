@@ -34,7 +34,7 @@ class ProgressStore(Protocol):
     def cluster(self) -> StoreCluster: ...
 
     @property
-    def is_held(self) -> bool:
+    def is_stalled(self) -> bool:
         """True while queued changes cannot be written."""
         ...
 

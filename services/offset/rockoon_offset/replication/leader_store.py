@@ -73,7 +73,7 @@ class LeaderStore:
         return self._journal.ledger
 
     @property
-    def is_held(self) -> bool:
+    def is_stalled(self) -> bool:
         return bool(self._waiting)
 
     @property

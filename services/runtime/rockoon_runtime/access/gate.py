@@ -42,7 +42,8 @@ Behaviour = Callable[[Any, Any], Awaitable[Any]]
 
 
 class Gate:
-    """See the module.
+    """Checks signature and permissions of each call of a service, and ends calls in progress that
+    are no longer permitted.
 
     Args:
         rules: the permissions that each method requires; a method without a rule is refused.
@@ -76,14 +77,18 @@ class Gate:
         self._calls = OpenCalls(self.keys, clock)
 
     def rule(self, method: str) -> Rule:
-        """Raises NotPermitted for a method without a rule: a missing rule never permits a call."""
+        """Return the permissions that a method requires. Raises NotPermitted for a method without a
+        rule: a missing rule never permits a call."""
         if method.startswith(REFLECTION):
             return ANY_KEY
         try:
             return self.rules[method]
         except KeyError:
             raise NotPermitted(
-                f"no rule says who may call {method}", key="", action="call", resource=method
+                f"method {method} has no access rule, so no caller may call it",
+                key="",
+                action="call",
+                resource=method,
             ) from None
 
     @contextmanager

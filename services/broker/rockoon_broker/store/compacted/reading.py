@@ -35,10 +35,11 @@ class Served(Protocol):
 
     @property
     def coverages(self) -> Mapping[QueueKey, QueueCoverage]:
-        """The queues that it covers."""
+        """Offsets that the active generation covers, by queue."""
 
     def is_compacted(self, topic: str) -> bool:
-        """Whether the log keeps the topic's messages until a generation holds them."""
+        """True for a compacted topic: the log keeps its messages until a generation contains
+        them."""
 
 
 class CompactedReader:

@@ -139,9 +139,9 @@ def renewals_among(marks: Iterable[tuple[int, Mark]], records: Scan, base: int) 
     """
     found = []
     for position, mark in marks:
-        if isinstance(mark, TopicChange) and mark.anew:
+        if isinstance(mark, TopicChange) and mark.restarted:
             size = int(records.sizes[np.searchsorted(records.offsets, position)])
-            found.append(Renewal(base + position, base + position + size, mark.anew))
+            found.append(Renewal(base + position, base + position + size, mark.restarted))
     return found
 
 
