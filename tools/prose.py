@@ -29,7 +29,7 @@ CEILINGS = Path(__file__).with_name("prose_ceilings.json")
 SERVICES = ("broker", "gateway", "nameserver", "node", "offset", "replica", "runtime")
 PACKAGES = (
     *(f"services/{name}" for name in SERVICES),
-    *("client", "core", "rpc", "format", "spark", "bench", "tools"),
+    *("client", "core", "rpc", "format", "spark", "bench", "tools", "protos"),
 )
 LEFT_OUT = re.compile(r"_pb2|/\.venv/|/target/|/node_modules/|/tests?/|/examples/")
 DIRECTIVE = re.compile(r"#\s*(noqa|type:|pragma|!|ruff|fmt)")
@@ -147,7 +147,8 @@ def files(folder: Path) -> Iterator[Path]:
     if folder.is_file():
         yield folder
         return
-    suffix = ".md" if "docs" in folder.parts else ".py"
+    suffixes = {"docs": ".md", "protos": ".proto"}
+    suffix = next((suffixes[each] for each in folder.parts if each in suffixes), ".py")
     for path in sorted(folder.rglob(f"*{suffix}")):
         if not LEFT_OUT.search(str(path)):
             yield path
@@ -198,7 +199,8 @@ def draw(path: Path, seed: int) -> None:
 
 def changed_lines(base: str) -> dict[str, set[int]]:
     """Numbers of the new lines in each file, since a commit."""
-    command = ["git", "diff", "-U0", "--no-renames", base, "--", "*.py", "*.md", "*.rs"]
+    command = ["git", "diff", "-U0", "--no-renames", base, "--"]
+    command += ["*.py", "*.md", "*.rs", "*.proto"]
     difference = subprocess.check_output(command, cwd=ROOT, text=True, errors="replace")
     found: dict[str, set[int]] = {}
     lines: set[int] = set()

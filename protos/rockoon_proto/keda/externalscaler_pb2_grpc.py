@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class ExternalScalerStub:
-    """What KEDA asks an external scaler. Errors are gRPC's: KEDA then keeps the number of replicas, or
-    goes to its fallback.
+    """Calls of KEDA to an external scaler. Errors are gRPC statuses. After an error, KEDA keeps the number
+    of replicas, or uses its fallback.
     """
 
     def __init__(self, channel):
@@ -59,33 +59,35 @@ class ExternalScalerStub:
 
 
 class ExternalScalerServicer:
-    """What KEDA asks an external scaler. Errors are gRPC's: KEDA then keeps the number of replicas, or
-    goes to its fallback.
+    """Calls of KEDA to an external scaler. Errors are gRPC statuses. After an error, KEDA keeps the number
+    of replicas, or uses its fallback.
     """
 
     def IsActive(self, request, context):
-        """Whether there is work at all: from none to one replica, and back.
+        """Return whether there is work. KEDA scales from no replica to one if there is, and back if there
+        is none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StreamIsActive(self, request, context):
-        """The same, told at once and then at each change, for triggers of type external-push.
+        """Send the result of IsActive immediately, and again after each change; for triggers of type
+        external-push.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetMetricSpec(self, request, context):
-        """Name and target of the metric by which replicas are counted.
+        """Return name and target value of the metric from which KEDA computes the number of replicas.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetMetrics(self, request, context):
-        """Its value now.
+        """Return the present value of the metric.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -123,8 +125,8 @@ def add_ExternalScalerServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ExternalScaler:
-    """What KEDA asks an external scaler. Errors are gRPC's: KEDA then keeps the number of replicas, or
-    goes to its fallback.
+    """Calls of KEDA to an external scaler. Errors are gRPC statuses. After an error, KEDA keeps the number
+    of replicas, or uses its fallback.
     """
 
     @staticmethod

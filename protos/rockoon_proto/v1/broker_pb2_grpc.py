@@ -316,7 +316,7 @@ class BrokerServicer:
         """Verify an uploaded generation, and make it the current one. The broker answers when this is
         durable. GENERATION_REFUSED has the reason of a refusal; the broker then has removed the upload.
         The broker reads all files, and continues if the caller cancels the call: a repeated call waits for
-        the same result, or gets it at once.
+        the same result, or gets it immediately.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -112,7 +112,7 @@ class BrokerStub:
     """Verify an uploaded generation, and make it the current one. The broker answers when this is
     durable. GENERATION_REFUSED has the reason of a refusal; the broker then has removed the upload.
     The broker reads all files, and continues if the caller cancels the call: a repeated call waits for
-    the same result, or gets it at once.
+    the same result, or gets it immediately.
     """
     DiscardGeneration: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DiscardGenerationRequest, _broker_pb2.DiscardGenerationReply]
     """Remove the files of an upload that will not be published. Optional: the broker removes an upload
@@ -209,7 +209,7 @@ class BrokerAsyncStub(BrokerStub):
     """Verify an uploaded generation, and make it the current one. The broker answers when this is
     durable. GENERATION_REFUSED has the reason of a refusal; the broker then has removed the upload.
     The broker reads all files, and continues if the caller cancels the call: a repeated call waits for
-    the same result, or gets it at once.
+    the same result, or gets it immediately.
     """
     DiscardGeneration: _aio.UnaryUnaryMultiCallable[_broker_pb2.DiscardGenerationRequest, _broker_pb2.DiscardGenerationReply]  # type: ignore[assignment]
     """Remove the files of an upload that will not be published. Optional: the broker removes an upload
@@ -417,7 +417,7 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         """Verify an uploaded generation, and make it the current one. The broker answers when this is
         durable. GENERATION_REFUSED has the reason of a refusal; the broker then has removed the upload.
         The broker reads all files, and continues if the caller cancels the call: a repeated call waits for
-        the same result, or gets it at once.
+        the same result, or gets it immediately.
         """
 
     @_abc_1.abstractmethod

@@ -172,7 +172,7 @@ class NameServerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UnregisterNode(self, request, context):
-        """Remove a node from the routes at once (clean stop).
+        """Remove a node from the routes immediately (clean stop).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -202,14 +202,14 @@ class NameServerServicer:
 
     def CreateTopics(self, request, context):
         """Create many topics, each as by CreateTopic, with as few transactions as etcd allows. If one topic
-        is refused, the others are created.
+        is refused, all other topics are created.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateTopic(self, request, context):
-        """Change a topic's attributes or permissions, or add queues on its brokers and on others.
+        """Change a topic's attributes or permissions, or add queues on its brokers and on other brokers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -50,7 +50,7 @@ class NameServerStub:
     `renew_seconds` to any nameserver; without further calls, the node is removed from the routes.
     """
     UnregisterNode: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.UnregisterNodeRequest, _nameserver_pb2.UnregisterNodeReply]
-    """Remove a node from the routes at once (clean stop)."""
+    """Remove a node from the routes immediately (clean stop)."""
     GetRoute: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.GetRouteRequest, _nameserver_pb2.RouteUpdate]
     """The routes of some topics, or of all."""
     WatchRoutes: _grpc.UnaryStreamMultiCallable[_nameserver_pb2.WatchRoutesRequest, _nameserver_pb2.RouteUpdate]
@@ -61,10 +61,10 @@ class NameServerStub:
     """Create a topic with queues on the given brokers, or on all live brokers."""
     CreateTopics: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.CreateTopicsRequest, _nameserver_pb2.CreateTopicsReply]
     """Create many topics, each as by CreateTopic, with as few transactions as etcd allows. If one topic
-    is refused, the others are created.
+    is refused, all other topics are created.
     """
     UpdateTopic: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.UpdateTopicRequest, _nameserver_pb2.TopicReply]
-    """Change a topic's attributes or permissions, or add queues on its brokers and on others."""
+    """Change a topic's attributes or permissions, or add queues on its brokers and on other brokers."""
     DeleteTopic: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.DeleteTopicRequest, _nameserver_pb2.DeleteReply]
     """Delete a topic with its queues and the subscriptions to it. A topic with the same name created
     later is another incarnation.
@@ -131,7 +131,7 @@ class NameServerAsyncStub(NameServerStub):
     `renew_seconds` to any nameserver; without further calls, the node is removed from the routes.
     """
     UnregisterNode: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.UnregisterNodeRequest, _nameserver_pb2.UnregisterNodeReply]  # type: ignore[assignment]
-    """Remove a node from the routes at once (clean stop)."""
+    """Remove a node from the routes immediately (clean stop)."""
     GetRoute: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.GetRouteRequest, _nameserver_pb2.RouteUpdate]  # type: ignore[assignment]
     """The routes of some topics, or of all."""
     WatchRoutes: _aio.UnaryStreamMultiCallable[_nameserver_pb2.WatchRoutesRequest, _nameserver_pb2.RouteUpdate]  # type: ignore[assignment]
@@ -142,10 +142,10 @@ class NameServerAsyncStub(NameServerStub):
     """Create a topic with queues on the given brokers, or on all live brokers."""
     CreateTopics: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.CreateTopicsRequest, _nameserver_pb2.CreateTopicsReply]  # type: ignore[assignment]
     """Create many topics, each as by CreateTopic, with as few transactions as etcd allows. If one topic
-    is refused, the others are created.
+    is refused, all other topics are created.
     """
     UpdateTopic: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.UpdateTopicRequest, _nameserver_pb2.TopicReply]  # type: ignore[assignment]
-    """Change a topic's attributes or permissions, or add queues on its brokers and on others."""
+    """Change a topic's attributes or permissions, or add queues on its brokers and on other brokers."""
     DeleteTopic: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.DeleteTopicRequest, _nameserver_pb2.DeleteReply]  # type: ignore[assignment]
     """Delete a topic with its queues and the subscriptions to it. A topic with the same name created
     later is another incarnation.
@@ -221,7 +221,7 @@ class NameServerServicer(metaclass=_abc_1.ABCMeta):
         request: _nameserver_pb2.UnregisterNodeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_nameserver_pb2.UnregisterNodeReply, _abc.Awaitable[_nameserver_pb2.UnregisterNodeReply]]:
-        """Remove a node from the routes at once (clean stop)."""
+        """Remove a node from the routes immediately (clean stop)."""
 
     @_abc_1.abstractmethod
     def GetRoute(
@@ -256,7 +256,7 @@ class NameServerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_nameserver_pb2.CreateTopicsReply, _abc.Awaitable[_nameserver_pb2.CreateTopicsReply]]:
         """Create many topics, each as by CreateTopic, with as few transactions as etcd allows. If one topic
-        is refused, the others are created.
+        is refused, all other topics are created.
         """
 
     @_abc_1.abstractmethod
@@ -265,7 +265,7 @@ class NameServerServicer(metaclass=_abc_1.ABCMeta):
         request: _nameserver_pb2.UpdateTopicRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_nameserver_pb2.TopicReply, _abc.Awaitable[_nameserver_pb2.TopicReply]]:
-        """Change a topic's attributes or permissions, or add queues on its brokers and on others."""
+        """Change a topic's attributes or permissions, or add queues on its brokers and on other brokers."""
 
     @_abc_1.abstractmethod
     def DeleteTopic(

@@ -163,7 +163,7 @@ class OffsetServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Leave(self, request, context):
-        """Leave a group (clean stop). Other members can take the queues at once.
+        """Leave a group (clean stop). Other members can resolve the queues immediately.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -51,7 +51,7 @@ class OffsetServiceStub:
     deleted.
     """
     Leave: _grpc.UnaryUnaryMultiCallable[_offset_pb2.LeaveRequest, _offset_pb2.LeaveReply]
-    """Leave a group (clean stop). Other members can take the queues at once."""
+    """Leave a group (clean stop). Other members can resolve the queues immediately."""
     WatchGroup: _grpc.UnaryStreamMultiCallable[_offset_pb2.WatchGroupRequest, _offset_pb2.GroupEvent]
     """The members of the group, then each change of the members, of the routes of its topics, or of its
     progress by a reset.
@@ -128,7 +128,7 @@ class OffsetServiceAsyncStub(OffsetServiceStub):
     deleted.
     """
     Leave: _aio.UnaryUnaryMultiCallable[_offset_pb2.LeaveRequest, _offset_pb2.LeaveReply]  # type: ignore[assignment]
-    """Leave a group (clean stop). Other members can take the queues at once."""
+    """Leave a group (clean stop). Other members can resolve the queues immediately."""
     WatchGroup: _aio.UnaryStreamMultiCallable[_offset_pb2.WatchGroupRequest, _offset_pb2.GroupEvent]  # type: ignore[assignment]
     """The members of the group, then each change of the members, of the routes of its topics, or of its
     progress by a reset.
@@ -214,7 +214,7 @@ class OffsetServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _offset_pb2.LeaveRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_offset_pb2.LeaveReply, _abc.Awaitable[_offset_pb2.LeaveReply]]:
-        """Leave a group (clean stop). Other members can take the queues at once."""
+        """Leave a group (clean stop). Other members can resolve the queues immediately."""
 
     @_abc_1.abstractmethod
     def WatchGroup(

@@ -159,7 +159,8 @@ class Settings:
 
 
 class LiveSettingsStub:
-    """Served by nameservers. For services only: the caller has checked the value.
+    """Live settings in etcd, served by nameservers. Only services call it: a service stores a value after it
+    has checked the value itself.
     """
 
     def __init__(self, channel):
@@ -181,7 +182,8 @@ class LiveSettingsStub:
 
 
 class LiveSettingsServicer:
-    """Served by nameservers. For services only: the caller has checked the value.
+    """Live settings in etcd, served by nameservers. Only services call it: a service stores a value after it
+    has checked the value itself.
     """
 
     def StoreSetting(self, request, context):
@@ -220,7 +222,8 @@ def add_LiveSettingsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class LiveSettings:
-    """Served by nameservers. For services only: the caller has checked the value.
+    """Live settings in etcd, served by nameservers. Only services call it: a service stores a value after it
+    has checked the value itself.
     """
 
     @staticmethod

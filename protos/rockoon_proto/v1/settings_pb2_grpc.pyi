@@ -91,7 +91,9 @@ class SettingsServicer(metaclass=_abc_1.ABCMeta):
 def add_SettingsServicer_to_server(servicer: SettingsServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class LiveSettingsStub:
-    """Served by nameservers. For services only: the caller has checked the value."""
+    """Live settings in etcd, served by nameservers. Only services call it: a service stores a value after it
+    has checked the value itself.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -104,7 +106,9 @@ class LiveSettingsStub:
 
 @_typing.type_check_only
 class LiveSettingsAsyncStub(LiveSettingsStub):
-    """Served by nameservers. For services only: the caller has checked the value."""
+    """Live settings in etcd, served by nameservers. Only services call it: a service stores a value after it
+    has checked the value itself.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     StoreSetting: _aio.UnaryUnaryMultiCallable[_settings_pb2.StoreSettingRequest, _settings_pb2.ChangeSettingReply]  # type: ignore[assignment]
@@ -113,7 +117,9 @@ class LiveSettingsAsyncStub(LiveSettingsStub):
     """The live settings of one node now, and again after each change of a live setting of any node."""
 
 class LiveSettingsServicer(metaclass=_abc_1.ABCMeta):
-    """Served by nameservers. For services only: the caller has checked the value."""
+    """Live settings in etcd, served by nameservers. Only services call it: a service stores a value after it
+    has checked the value itself.
+    """
 
     @_abc_1.abstractmethod
     def StoreSetting(

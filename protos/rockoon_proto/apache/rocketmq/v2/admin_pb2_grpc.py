@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class AdminStub:
-    """What consoles call.
+    """Calls of consoles and operators' tools.
     """
 
     def __init__(self, channel):
@@ -118,81 +118,81 @@ class AdminStub:
 
 
 class AdminServicer:
-    """What consoles call.
+    """Calls of consoles and operators' tools.
     """
 
     def ChangeLogLevel(self, request, context):
-        """Log more or less.
+        """Change the log level of the gateway.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeTopicStatus(self, request, context):
-        """What a topic is.
+        """Return the type and labels of a topic.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListSubscription(self, request, context):
-        """Which groups read which topics.
+        """List the subscriptions of groups to topics.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeSubscription(self, request, context):
-        """What each client of a group reads.
+        """List the subscriptions of each client of a group.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteSubscription(self, request, context):
-        """Forget that a group reads a topic.
+        """Delete the subscription of a group to a topic.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeGroupAccumulation(self, request, context):
-        """How much a group has before it.
+        """Lag of a group.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListConsumerConnection(self, request, context):
-        """Who is connected for a group.
+        """List the connected clients of a group.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResetGroupOffset(self, request, context):
-        """Set a group back or forward to a time.
+        """Reset the offsets of a group to a time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def QueryMessage(self, request, context):
-        """Find messages.
+        """Find stored messages by id, key or store time, or the dead letters of a group.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PrintThreadStackTrace(self, request, context):
-        """Have a client send its stacks.
+        """Request the stack traces of a client.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def VerifyMessage(self, request, context):
-        """Have a client's listener called with a message.
+        """Request that the listener of a client handles a message again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -206,28 +206,28 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetConsumerRunningInfo(self, request, context):
-        """What a consumer tells of itself.
+        """State that a consumer reports.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetTopicRoute(self, request, context):
-        """A topic's route in the classic protocol's form.
+        """Return the route of a topic in the format of the classic (remoting) protocol.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def QueryTimeSpan(self, request, context):
-        """From when to when queues have messages.
+        """Return the store times of the oldest and the newest message of queues.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetProxyRuntimeStats(self, request, context):
-        """What the gateway does.
+        """Return the rates and the connected clients of the gateway.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -325,7 +325,7 @@ def add_AdminServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Admin:
-    """What consoles call.
+    """Calls of consoles and operators' tools.
     """
 
     @staticmethod

@@ -27,85 +27,85 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class AdminStub:
-    """What consoles call."""
+    """Calls of consoles and operators' tools."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AdminAsyncStub: ...
     ChangeLogLevel: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ChangeLogLevelRequest, _admin_pb2.ChangeLogLevelResponse]
-    """Log more or less."""
+    """Change the log level of the gateway."""
     DescribeTopicStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeTopicStatusRequest, _admin_pb2.DescribeTopicStatusResponse]
-    """What a topic is."""
+    """Return the type and labels of a topic."""
     ListSubscription: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListSubscriptionRequest, _admin_pb2.ListSubscriptionResponse]
-    """Which groups read which topics."""
+    """List the subscriptions of groups to topics."""
     DescribeSubscription: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeSubscriptionRequest, _admin_pb2.DescribeSubscriptionResponse]
-    """What each client of a group reads."""
+    """List the subscriptions of each client of a group."""
     DeleteSubscription: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteSubscriptionRequest, _admin_pb2.DeleteSubscriptionResponse]
-    """Forget that a group reads a topic."""
+    """Delete the subscription of a group to a topic."""
     DescribeGroupAccumulation: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeGroupAccumulationRequest, _admin_pb2.DescribeGroupAccumulationResponse]
-    """How much a group has before it."""
+    """Lag of a group."""
     ListConsumerConnection: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListConsumerConnectionRequest, _admin_pb2.ListConsumerConnectionResponse]
-    """Who is connected for a group."""
+    """List the connected clients of a group."""
     ResetGroupOffset: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResetGroupOffsetRequest, _admin_pb2.ResetGroupOffsetResponse]
-    """Set a group back or forward to a time."""
+    """Reset the offsets of a group to a time."""
     QueryMessage: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListMessageRequest, _admin_pb2.ListMessageResponse]
-    """Find messages."""
+    """Find stored messages by id, key or store time, or the dead letters of a group."""
     PrintThreadStackTrace: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PrintThreadStackTraceRequest, _admin_pb2.PrintThreadStackTraceResponse]
-    """Have a client send its stacks."""
+    """Request the stack traces of a client."""
     VerifyMessage: _grpc.UnaryUnaryMultiCallable[_admin_pb2.VerifyMessageRequest, _admin_pb2.VerifyMessageResponse]
-    """Have a client's listener called with a message."""
+    """Request that the listener of a client handles a message again."""
     AdminSendMessage: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AdminSendMessageRequest, _admin_pb2.AdminSendMessageResponse]
     """Send a message."""
     GetConsumerRunningInfo: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetConsumerRunningInfoRequest, _admin_pb2.GetConsumerRunningInfoResponse]
-    """What a consumer tells of itself."""
+    """State that a consumer reports."""
     GetTopicRoute: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetTopicRouteRequest, _admin_pb2.GetTopicRouteResponse]
-    """A topic's route in the classic protocol's form."""
+    """Return the route of a topic in the format of the classic (remoting) protocol."""
     QueryTimeSpan: _grpc.UnaryUnaryMultiCallable[_admin_pb2.QueryTimeSpanRequest, _admin_pb2.QueryTimeSpanResponse]
-    """From when to when queues have messages."""
+    """Return the store times of the oldest and the newest message of queues."""
     GetProxyRuntimeStats: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetProxyRuntimeStatsRequest, _admin_pb2.GetProxyRuntimeStatsResponse]
-    """What the gateway does."""
+    """Return the rates and the connected clients of the gateway."""
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
-    """What consoles call."""
+    """Calls of consoles and operators' tools."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ChangeLogLevel: _aio.UnaryUnaryMultiCallable[_admin_pb2.ChangeLogLevelRequest, _admin_pb2.ChangeLogLevelResponse]  # type: ignore[assignment]
-    """Log more or less."""
+    """Change the log level of the gateway."""
     DescribeTopicStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeTopicStatusRequest, _admin_pb2.DescribeTopicStatusResponse]  # type: ignore[assignment]
-    """What a topic is."""
+    """Return the type and labels of a topic."""
     ListSubscription: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListSubscriptionRequest, _admin_pb2.ListSubscriptionResponse]  # type: ignore[assignment]
-    """Which groups read which topics."""
+    """List the subscriptions of groups to topics."""
     DescribeSubscription: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeSubscriptionRequest, _admin_pb2.DescribeSubscriptionResponse]  # type: ignore[assignment]
-    """What each client of a group reads."""
+    """List the subscriptions of each client of a group."""
     DeleteSubscription: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteSubscriptionRequest, _admin_pb2.DeleteSubscriptionResponse]  # type: ignore[assignment]
-    """Forget that a group reads a topic."""
+    """Delete the subscription of a group to a topic."""
     DescribeGroupAccumulation: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeGroupAccumulationRequest, _admin_pb2.DescribeGroupAccumulationResponse]  # type: ignore[assignment]
-    """How much a group has before it."""
+    """Lag of a group."""
     ListConsumerConnection: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListConsumerConnectionRequest, _admin_pb2.ListConsumerConnectionResponse]  # type: ignore[assignment]
-    """Who is connected for a group."""
+    """List the connected clients of a group."""
     ResetGroupOffset: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResetGroupOffsetRequest, _admin_pb2.ResetGroupOffsetResponse]  # type: ignore[assignment]
-    """Set a group back or forward to a time."""
+    """Reset the offsets of a group to a time."""
     QueryMessage: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListMessageRequest, _admin_pb2.ListMessageResponse]  # type: ignore[assignment]
-    """Find messages."""
+    """Find stored messages by id, key or store time, or the dead letters of a group."""
     PrintThreadStackTrace: _aio.UnaryUnaryMultiCallable[_admin_pb2.PrintThreadStackTraceRequest, _admin_pb2.PrintThreadStackTraceResponse]  # type: ignore[assignment]
-    """Have a client send its stacks."""
+    """Request the stack traces of a client."""
     VerifyMessage: _aio.UnaryUnaryMultiCallable[_admin_pb2.VerifyMessageRequest, _admin_pb2.VerifyMessageResponse]  # type: ignore[assignment]
-    """Have a client's listener called with a message."""
+    """Request that the listener of a client handles a message again."""
     AdminSendMessage: _aio.UnaryUnaryMultiCallable[_admin_pb2.AdminSendMessageRequest, _admin_pb2.AdminSendMessageResponse]  # type: ignore[assignment]
     """Send a message."""
     GetConsumerRunningInfo: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetConsumerRunningInfoRequest, _admin_pb2.GetConsumerRunningInfoResponse]  # type: ignore[assignment]
-    """What a consumer tells of itself."""
+    """State that a consumer reports."""
     GetTopicRoute: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetTopicRouteRequest, _admin_pb2.GetTopicRouteResponse]  # type: ignore[assignment]
-    """A topic's route in the classic protocol's form."""
+    """Return the route of a topic in the format of the classic (remoting) protocol."""
     QueryTimeSpan: _aio.UnaryUnaryMultiCallable[_admin_pb2.QueryTimeSpanRequest, _admin_pb2.QueryTimeSpanResponse]  # type: ignore[assignment]
-    """From when to when queues have messages."""
+    """Return the store times of the oldest and the newest message of queues."""
     GetProxyRuntimeStats: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetProxyRuntimeStatsRequest, _admin_pb2.GetProxyRuntimeStatsResponse]  # type: ignore[assignment]
-    """What the gateway does."""
+    """Return the rates and the connected clients of the gateway."""
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
-    """What consoles call."""
+    """Calls of consoles and operators' tools."""
 
     @_abc_1.abstractmethod
     def ChangeLogLevel(
@@ -113,7 +113,7 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ChangeLogLevelRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ChangeLogLevelResponse, _abc.Awaitable[_admin_pb2.ChangeLogLevelResponse]]:
-        """Log more or less."""
+        """Change the log level of the gateway."""
 
     @_abc_1.abstractmethod
     def DescribeTopicStatus(
@@ -121,7 +121,7 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.DescribeTopicStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.DescribeTopicStatusResponse, _abc.Awaitable[_admin_pb2.DescribeTopicStatusResponse]]:
-        """What a topic is."""
+        """Return the type and labels of a topic."""
 
     @_abc_1.abstractmethod
     def ListSubscription(
@@ -129,7 +129,7 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ListSubscriptionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ListSubscriptionResponse, _abc.Awaitable[_admin_pb2.ListSubscriptionResponse]]:
-        """Which groups read which topics."""
+        """List the subscriptions of groups to topics."""
 
     @_abc_1.abstractmethod
     def DescribeSubscription(
@@ -137,7 +137,7 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.DescribeSubscriptionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.DescribeSubscriptionResponse, _abc.Awaitable[_admin_pb2.DescribeSubscriptionResponse]]:
-        """What each client of a group reads."""
+        """List the subscriptions of each client of a group."""
 
     @_abc_1.abstractmethod
     def DeleteSubscription(
@@ -145,7 +145,7 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.DeleteSubscriptionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.DeleteSubscriptionResponse, _abc.Awaitable[_admin_pb2.DeleteSubscriptionResponse]]:
-        """Forget that a group reads a topic."""
+        """Delete the subscription of a group to a topic."""
 
     @_abc_1.abstractmethod
     def DescribeGroupAccumulation(
@@ -153,7 +153,7 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.DescribeGroupAccumulationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.DescribeGroupAccumulationResponse, _abc.Awaitable[_admin_pb2.DescribeGroupAccumulationResponse]]:
-        """How much a group has before it."""
+        """Lag of a group."""
 
     @_abc_1.abstractmethod
     def ListConsumerConnection(
@@ -161,7 +161,7 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ListConsumerConnectionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ListConsumerConnectionResponse, _abc.Awaitable[_admin_pb2.ListConsumerConnectionResponse]]:
-        """Who is connected for a group."""
+        """List the connected clients of a group."""
 
     @_abc_1.abstractmethod
     def ResetGroupOffset(
@@ -169,7 +169,7 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ResetGroupOffsetRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ResetGroupOffsetResponse, _abc.Awaitable[_admin_pb2.ResetGroupOffsetResponse]]:
-        """Set a group back or forward to a time."""
+        """Reset the offsets of a group to a time."""
 
     @_abc_1.abstractmethod
     def QueryMessage(
@@ -177,7 +177,7 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ListMessageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ListMessageResponse, _abc.Awaitable[_admin_pb2.ListMessageResponse]]:
-        """Find messages."""
+        """Find stored messages by id, key or store time, or the dead letters of a group."""
 
     @_abc_1.abstractmethod
     def PrintThreadStackTrace(
@@ -185,7 +185,7 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.PrintThreadStackTraceRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.PrintThreadStackTraceResponse, _abc.Awaitable[_admin_pb2.PrintThreadStackTraceResponse]]:
-        """Have a client send its stacks."""
+        """Request the stack traces of a client."""
 
     @_abc_1.abstractmethod
     def VerifyMessage(
@@ -193,7 +193,7 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.VerifyMessageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.VerifyMessageResponse, _abc.Awaitable[_admin_pb2.VerifyMessageResponse]]:
-        """Have a client's listener called with a message."""
+        """Request that the listener of a client handles a message again."""
 
     @_abc_1.abstractmethod
     def AdminSendMessage(
@@ -209,7 +209,7 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.GetConsumerRunningInfoRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetConsumerRunningInfoResponse, _abc.Awaitable[_admin_pb2.GetConsumerRunningInfoResponse]]:
-        """What a consumer tells of itself."""
+        """State that a consumer reports."""
 
     @_abc_1.abstractmethod
     def GetTopicRoute(
@@ -217,7 +217,7 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.GetTopicRouteRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetTopicRouteResponse, _abc.Awaitable[_admin_pb2.GetTopicRouteResponse]]:
-        """A topic's route in the classic protocol's form."""
+        """Return the route of a topic in the format of the classic (remoting) protocol."""
 
     @_abc_1.abstractmethod
     def QueryTimeSpan(
@@ -225,7 +225,7 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.QueryTimeSpanRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.QueryTimeSpanResponse, _abc.Awaitable[_admin_pb2.QueryTimeSpanResponse]]:
-        """From when to when queues have messages."""
+        """Return the store times of the oldest and the newest message of queues."""
 
     @_abc_1.abstractmethod
     def GetProxyRuntimeStats(
@@ -233,6 +233,6 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.GetProxyRuntimeStatsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetProxyRuntimeStatsResponse, _abc.Awaitable[_admin_pb2.GetProxyRuntimeStatsResponse]]:
-        """What the gateway does."""
+        """Return the rates and the connected clients of the gateway."""
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class MessagingServiceStub:
-    """What producers and consumers of RocketMQ's 5.x clients call.
+    """Calls of producers and consumers of RocketMQ's 5.x clients.
     """
 
     def __init__(self, channel):
@@ -123,60 +123,61 @@ class MessagingServiceStub:
 
 
 class MessagingServiceServicer:
-    """What producers and consumers of RocketMQ's 5.x clients call.
+    """Calls of producers and consumers of RocketMQ's 5.x clients.
     """
 
     def QueryRoute(self, request, context):
-        """Which queues a topic has, and where.
+        """Return the queues of a topic, with the endpoints of their brokers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Heartbeat(self, request, context):
-        """The client lives.
+        """Renew the lease of a client.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SendMessage(self, request, context):
-        """Store messages of one topic; each is answered for itself.
+        """Store messages of one topic; each message has its own result.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def QueryAssignment(self, request, context):
-        """What a push consumer is to receive from.
+        """Return the queues, or brokers, from which a push consumer receives.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReceiveMessage(self, request, context):
-        """Messages that nobody has, for a limited time. Waits while there are none.
+        """Deliver messages that no other consumer has, and make them invisible for a time. Waits if there
+        are none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AckMessage(self, request, context):
-        """Messages are done.
+        """Acknowledge messages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ForwardMessageToDeadLetterQueue(self, request, context):
-        """A message has failed for good.
+        """Store a message whose deliveries have all failed in the group's dead-letter topic.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PullMessage(self, request, context):
-        """Messages from an offset on.
+        """Return messages of a queue, beginning at an offset.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -190,56 +191,57 @@ class MessagingServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetOffset(self, request, context):
-        """A group's committed offset.
+        """Return a group's committed offset.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def QueryOffset(self, request, context):
-        """An offset by its place or time.
+        """Return the offset at an end of a queue, or at a time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EndTransaction(self, request, context):
-        """Commit a half message or roll it back.
+        """Commit or roll back a half message.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Telemetry(self, request_iterator, context):
-        """Settings to and fro, and the server's commands; stays open as long as the client.
+        """Exchange settings, and send the server's commands to the client. The client keeps the stream
+        open.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def NotifyClientTermination(self, request, context):
-        """The client ends.
+        """Unregister a client that ends.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ChangeInvisibleDuration(self, request, context):
-        """A message is to be visible earlier or later.
+        """Change the time at which a message that the client has becomes visible again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RecallMessage(self, request, context):
-        """Take a delayed message back.
+        """Cancel the delivery of a delayed message.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SyncLiteSubscription(self, request, context):
-        """Which lite topics the client reads.
+        """Set the lite topics that a client reads.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -342,7 +344,7 @@ def add_MessagingServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class MessagingService:
-    """What producers and consumers of RocketMQ's 5.x clients call.
+    """Calls of producers and consumers of RocketMQ's 5.x clients.
     """
 
     @staticmethod

@@ -27,89 +27,97 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class MessagingServiceStub:
-    """What producers and consumers of RocketMQ's 5.x clients call."""
+    """Calls of producers and consumers of RocketMQ's 5.x clients."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> MessagingServiceAsyncStub: ...
     QueryRoute: _grpc.UnaryUnaryMultiCallable[_service_pb2.QueryRouteRequest, _service_pb2.QueryRouteResponse]
-    """Which queues a topic has, and where."""
+    """Return the queues of a topic, with the endpoints of their brokers."""
     Heartbeat: _grpc.UnaryUnaryMultiCallable[_service_pb2.HeartbeatRequest, _service_pb2.HeartbeatResponse]
-    """The client lives."""
+    """Renew the lease of a client."""
     SendMessage: _grpc.UnaryUnaryMultiCallable[_service_pb2.SendMessageRequest, _service_pb2.SendMessageResponse]
-    """Store messages of one topic; each is answered for itself."""
+    """Store messages of one topic; each message has its own result."""
     QueryAssignment: _grpc.UnaryUnaryMultiCallable[_service_pb2.QueryAssignmentRequest, _service_pb2.QueryAssignmentResponse]
-    """What a push consumer is to receive from."""
+    """Return the queues, or brokers, from which a push consumer receives."""
     ReceiveMessage: _grpc.UnaryStreamMultiCallable[_service_pb2.ReceiveMessageRequest, _service_pb2.ReceiveMessageResponse]
-    """Messages that nobody has, for a limited time. Waits while there are none."""
+    """Deliver messages that no other consumer has, and make them invisible for a time. Waits if there
+    are none.
+    """
     AckMessage: _grpc.UnaryUnaryMultiCallable[_service_pb2.AckMessageRequest, _service_pb2.AckMessageResponse]
-    """Messages are done."""
+    """Acknowledge messages."""
     ForwardMessageToDeadLetterQueue: _grpc.UnaryUnaryMultiCallable[_service_pb2.ForwardMessageToDeadLetterQueueRequest, _service_pb2.ForwardMessageToDeadLetterQueueResponse]
-    """A message has failed for good."""
+    """Store a message whose deliveries have all failed in the group's dead-letter topic."""
     PullMessage: _grpc.UnaryStreamMultiCallable[_service_pb2.PullMessageRequest, _service_pb2.PullMessageResponse]
-    """Messages from an offset on."""
+    """Return messages of a queue, beginning at an offset."""
     UpdateOffset: _grpc.UnaryUnaryMultiCallable[_service_pb2.UpdateOffsetRequest, _service_pb2.UpdateOffsetResponse]
     """Commit a group's offset."""
     GetOffset: _grpc.UnaryUnaryMultiCallable[_service_pb2.GetOffsetRequest, _service_pb2.GetOffsetResponse]
-    """A group's committed offset."""
+    """Return a group's committed offset."""
     QueryOffset: _grpc.UnaryUnaryMultiCallable[_service_pb2.QueryOffsetRequest, _service_pb2.QueryOffsetResponse]
-    """An offset by its place or time."""
+    """Return the offset at an end of a queue, or at a time."""
     EndTransaction: _grpc.UnaryUnaryMultiCallable[_service_pb2.EndTransactionRequest, _service_pb2.EndTransactionResponse]
-    """Commit a half message or roll it back."""
+    """Commit or roll back a half message."""
     Telemetry: _grpc.StreamStreamMultiCallable[_service_pb2.TelemetryCommand, _service_pb2.TelemetryCommand]
-    """Settings to and fro, and the server's commands; stays open as long as the client."""
+    """Exchange settings, and send the server's commands to the client. The client keeps the stream
+    open.
+    """
     NotifyClientTermination: _grpc.UnaryUnaryMultiCallable[_service_pb2.NotifyClientTerminationRequest, _service_pb2.NotifyClientTerminationResponse]
-    """The client ends."""
+    """Unregister a client that ends."""
     ChangeInvisibleDuration: _grpc.UnaryUnaryMultiCallable[_service_pb2.ChangeInvisibleDurationRequest, _service_pb2.ChangeInvisibleDurationResponse]
-    """A message is to be visible earlier or later."""
+    """Change the time at which a message that the client has becomes visible again."""
     RecallMessage: _grpc.UnaryUnaryMultiCallable[_service_pb2.RecallMessageRequest, _service_pb2.RecallMessageResponse]
-    """Take a delayed message back."""
+    """Cancel the delivery of a delayed message."""
     SyncLiteSubscription: _grpc.UnaryUnaryMultiCallable[_service_pb2.SyncLiteSubscriptionRequest, _service_pb2.SyncLiteSubscriptionResponse]
-    """Which lite topics the client reads."""
+    """Set the lite topics that a client reads."""
 
 @_typing.type_check_only
 class MessagingServiceAsyncStub(MessagingServiceStub):
-    """What producers and consumers of RocketMQ's 5.x clients call."""
+    """Calls of producers and consumers of RocketMQ's 5.x clients."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     QueryRoute: _aio.UnaryUnaryMultiCallable[_service_pb2.QueryRouteRequest, _service_pb2.QueryRouteResponse]  # type: ignore[assignment]
-    """Which queues a topic has, and where."""
+    """Return the queues of a topic, with the endpoints of their brokers."""
     Heartbeat: _aio.UnaryUnaryMultiCallable[_service_pb2.HeartbeatRequest, _service_pb2.HeartbeatResponse]  # type: ignore[assignment]
-    """The client lives."""
+    """Renew the lease of a client."""
     SendMessage: _aio.UnaryUnaryMultiCallable[_service_pb2.SendMessageRequest, _service_pb2.SendMessageResponse]  # type: ignore[assignment]
-    """Store messages of one topic; each is answered for itself."""
+    """Store messages of one topic; each message has its own result."""
     QueryAssignment: _aio.UnaryUnaryMultiCallable[_service_pb2.QueryAssignmentRequest, _service_pb2.QueryAssignmentResponse]  # type: ignore[assignment]
-    """What a push consumer is to receive from."""
+    """Return the queues, or brokers, from which a push consumer receives."""
     ReceiveMessage: _aio.UnaryStreamMultiCallable[_service_pb2.ReceiveMessageRequest, _service_pb2.ReceiveMessageResponse]  # type: ignore[assignment]
-    """Messages that nobody has, for a limited time. Waits while there are none."""
+    """Deliver messages that no other consumer has, and make them invisible for a time. Waits if there
+    are none.
+    """
     AckMessage: _aio.UnaryUnaryMultiCallable[_service_pb2.AckMessageRequest, _service_pb2.AckMessageResponse]  # type: ignore[assignment]
-    """Messages are done."""
+    """Acknowledge messages."""
     ForwardMessageToDeadLetterQueue: _aio.UnaryUnaryMultiCallable[_service_pb2.ForwardMessageToDeadLetterQueueRequest, _service_pb2.ForwardMessageToDeadLetterQueueResponse]  # type: ignore[assignment]
-    """A message has failed for good."""
+    """Store a message whose deliveries have all failed in the group's dead-letter topic."""
     PullMessage: _aio.UnaryStreamMultiCallable[_service_pb2.PullMessageRequest, _service_pb2.PullMessageResponse]  # type: ignore[assignment]
-    """Messages from an offset on."""
+    """Return messages of a queue, beginning at an offset."""
     UpdateOffset: _aio.UnaryUnaryMultiCallable[_service_pb2.UpdateOffsetRequest, _service_pb2.UpdateOffsetResponse]  # type: ignore[assignment]
     """Commit a group's offset."""
     GetOffset: _aio.UnaryUnaryMultiCallable[_service_pb2.GetOffsetRequest, _service_pb2.GetOffsetResponse]  # type: ignore[assignment]
-    """A group's committed offset."""
+    """Return a group's committed offset."""
     QueryOffset: _aio.UnaryUnaryMultiCallable[_service_pb2.QueryOffsetRequest, _service_pb2.QueryOffsetResponse]  # type: ignore[assignment]
-    """An offset by its place or time."""
+    """Return the offset at an end of a queue, or at a time."""
     EndTransaction: _aio.UnaryUnaryMultiCallable[_service_pb2.EndTransactionRequest, _service_pb2.EndTransactionResponse]  # type: ignore[assignment]
-    """Commit a half message or roll it back."""
+    """Commit or roll back a half message."""
     Telemetry: _aio.StreamStreamMultiCallable[_service_pb2.TelemetryCommand, _service_pb2.TelemetryCommand]  # type: ignore[assignment]
-    """Settings to and fro, and the server's commands; stays open as long as the client."""
+    """Exchange settings, and send the server's commands to the client. The client keeps the stream
+    open.
+    """
     NotifyClientTermination: _aio.UnaryUnaryMultiCallable[_service_pb2.NotifyClientTerminationRequest, _service_pb2.NotifyClientTerminationResponse]  # type: ignore[assignment]
-    """The client ends."""
+    """Unregister a client that ends."""
     ChangeInvisibleDuration: _aio.UnaryUnaryMultiCallable[_service_pb2.ChangeInvisibleDurationRequest, _service_pb2.ChangeInvisibleDurationResponse]  # type: ignore[assignment]
-    """A message is to be visible earlier or later."""
+    """Change the time at which a message that the client has becomes visible again."""
     RecallMessage: _aio.UnaryUnaryMultiCallable[_service_pb2.RecallMessageRequest, _service_pb2.RecallMessageResponse]  # type: ignore[assignment]
-    """Take a delayed message back."""
+    """Cancel the delivery of a delayed message."""
     SyncLiteSubscription: _aio.UnaryUnaryMultiCallable[_service_pb2.SyncLiteSubscriptionRequest, _service_pb2.SyncLiteSubscriptionResponse]  # type: ignore[assignment]
-    """Which lite topics the client reads."""
+    """Set the lite topics that a client reads."""
 
 class MessagingServiceServicer(metaclass=_abc_1.ABCMeta):
-    """What producers and consumers of RocketMQ's 5.x clients call."""
+    """Calls of producers and consumers of RocketMQ's 5.x clients."""
 
     @_abc_1.abstractmethod
     def QueryRoute(
@@ -117,7 +125,7 @@ class MessagingServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _service_pb2.QueryRouteRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_service_pb2.QueryRouteResponse, _abc.Awaitable[_service_pb2.QueryRouteResponse]]:
-        """Which queues a topic has, and where."""
+        """Return the queues of a topic, with the endpoints of their brokers."""
 
     @_abc_1.abstractmethod
     def Heartbeat(
@@ -125,7 +133,7 @@ class MessagingServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _service_pb2.HeartbeatRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_service_pb2.HeartbeatResponse, _abc.Awaitable[_service_pb2.HeartbeatResponse]]:
-        """The client lives."""
+        """Renew the lease of a client."""
 
     @_abc_1.abstractmethod
     def SendMessage(
@@ -133,7 +141,7 @@ class MessagingServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _service_pb2.SendMessageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_service_pb2.SendMessageResponse, _abc.Awaitable[_service_pb2.SendMessageResponse]]:
-        """Store messages of one topic; each is answered for itself."""
+        """Store messages of one topic; each message has its own result."""
 
     @_abc_1.abstractmethod
     def QueryAssignment(
@@ -141,7 +149,7 @@ class MessagingServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _service_pb2.QueryAssignmentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_service_pb2.QueryAssignmentResponse, _abc.Awaitable[_service_pb2.QueryAssignmentResponse]]:
-        """What a push consumer is to receive from."""
+        """Return the queues, or brokers, from which a push consumer receives."""
 
     @_abc_1.abstractmethod
     def ReceiveMessage(
@@ -149,7 +157,9 @@ class MessagingServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _service_pb2.ReceiveMessageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_service_pb2.ReceiveMessageResponse], _abc.AsyncIterator[_service_pb2.ReceiveMessageResponse]]:
-        """Messages that nobody has, for a limited time. Waits while there are none."""
+        """Deliver messages that no other consumer has, and make them invisible for a time. Waits if there
+        are none.
+        """
 
     @_abc_1.abstractmethod
     def AckMessage(
@@ -157,7 +167,7 @@ class MessagingServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _service_pb2.AckMessageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_service_pb2.AckMessageResponse, _abc.Awaitable[_service_pb2.AckMessageResponse]]:
-        """Messages are done."""
+        """Acknowledge messages."""
 
     @_abc_1.abstractmethod
     def ForwardMessageToDeadLetterQueue(
@@ -165,7 +175,7 @@ class MessagingServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _service_pb2.ForwardMessageToDeadLetterQueueRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_service_pb2.ForwardMessageToDeadLetterQueueResponse, _abc.Awaitable[_service_pb2.ForwardMessageToDeadLetterQueueResponse]]:
-        """A message has failed for good."""
+        """Store a message whose deliveries have all failed in the group's dead-letter topic."""
 
     @_abc_1.abstractmethod
     def PullMessage(
@@ -173,7 +183,7 @@ class MessagingServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _service_pb2.PullMessageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_service_pb2.PullMessageResponse], _abc.AsyncIterator[_service_pb2.PullMessageResponse]]:
-        """Messages from an offset on."""
+        """Return messages of a queue, beginning at an offset."""
 
     @_abc_1.abstractmethod
     def UpdateOffset(
@@ -189,7 +199,7 @@ class MessagingServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _service_pb2.GetOffsetRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_service_pb2.GetOffsetResponse, _abc.Awaitable[_service_pb2.GetOffsetResponse]]:
-        """A group's committed offset."""
+        """Return a group's committed offset."""
 
     @_abc_1.abstractmethod
     def QueryOffset(
@@ -197,7 +207,7 @@ class MessagingServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _service_pb2.QueryOffsetRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_service_pb2.QueryOffsetResponse, _abc.Awaitable[_service_pb2.QueryOffsetResponse]]:
-        """An offset by its place or time."""
+        """Return the offset at an end of a queue, or at a time."""
 
     @_abc_1.abstractmethod
     def EndTransaction(
@@ -205,7 +215,7 @@ class MessagingServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _service_pb2.EndTransactionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_service_pb2.EndTransactionResponse, _abc.Awaitable[_service_pb2.EndTransactionResponse]]:
-        """Commit a half message or roll it back."""
+        """Commit or roll back a half message."""
 
     @_abc_1.abstractmethod
     def Telemetry(
@@ -213,7 +223,9 @@ class MessagingServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_service_pb2.TelemetryCommand],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_service_pb2.TelemetryCommand], _abc.AsyncIterator[_service_pb2.TelemetryCommand]]:
-        """Settings to and fro, and the server's commands; stays open as long as the client."""
+        """Exchange settings, and send the server's commands to the client. The client keeps the stream
+        open.
+        """
 
     @_abc_1.abstractmethod
     def NotifyClientTermination(
@@ -221,7 +233,7 @@ class MessagingServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _service_pb2.NotifyClientTerminationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_service_pb2.NotifyClientTerminationResponse, _abc.Awaitable[_service_pb2.NotifyClientTerminationResponse]]:
-        """The client ends."""
+        """Unregister a client that ends."""
 
     @_abc_1.abstractmethod
     def ChangeInvisibleDuration(
@@ -229,7 +241,7 @@ class MessagingServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _service_pb2.ChangeInvisibleDurationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_service_pb2.ChangeInvisibleDurationResponse, _abc.Awaitable[_service_pb2.ChangeInvisibleDurationResponse]]:
-        """A message is to be visible earlier or later."""
+        """Change the time at which a message that the client has becomes visible again."""
 
     @_abc_1.abstractmethod
     def RecallMessage(
@@ -237,7 +249,7 @@ class MessagingServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _service_pb2.RecallMessageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_service_pb2.RecallMessageResponse, _abc.Awaitable[_service_pb2.RecallMessageResponse]]:
-        """Take a delayed message back."""
+        """Cancel the delivery of a delayed message."""
 
     @_abc_1.abstractmethod
     def SyncLiteSubscription(
@@ -245,6 +257,6 @@ class MessagingServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _service_pb2.SyncLiteSubscriptionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_service_pb2.SyncLiteSubscriptionResponse, _abc.Awaitable[_service_pb2.SyncLiteSubscriptionResponse]]:
-        """Which lite topics the client reads."""
+        """Set the lite topics that a client reads."""
 
 def add_MessagingServiceServicer_to_server(servicer: MessagingServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
