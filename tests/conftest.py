@@ -21,6 +21,9 @@ from support.seeds import fresh_seeds
 from support.warm_nodes import StartProgram, WarmNodes
 
 ROOT = Path(__file__).parent.parent
+# Some images set this variable, and each process would compile each module. `make` removes it, too.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # `rockoon up` builds an etcd where there is a Go: once, but for minutes. Tests take what there is.
 os.environ.setdefault(VARIABLE, str(find_etcd()))
 # What takes long and begins late would run alone at the end: these begin first, longest first.
