@@ -8,8 +8,8 @@ import pytest
 from rockoon.hooks import ProducerHooks
 from rockoon.net.large_replies import Answer, StoredBatch
 from rockoon.producer.accumulator import Accumulator, ProducerBatch
+from rockoon.producer.append_requests import AppendRequests
 from rockoon.producer.append_stream import AppendStream
-from rockoon.producer.sender import AppendRequests
 from rockoon.producer.sequences import BatchSequence
 from rockoon.producer.settings import ProducerSettings
 from rockoon_core.message_queue import MessageQueue

@@ -34,8 +34,10 @@ async def test_messages_whose_queue_never_becomes_known_fail_at_their_deadline(
         nameserver.failure = NotReady(service="the nameserver", reason="no etcd")
         producer = cluster.producer(delivery_timeout_seconds=0.5)
         async with asyncio.timeout(DEADLINE_SECONDS):
-            with pytest.raises(NotReady):
-                await producer.send("orders", b"one", ordering_key="k")
+            # The second one begins while the producer has no other message.
+            for _ in range(2):
+                with pytest.raises(NotReady):
+                    await producer.send("orders", b"one", ordering_key="k")
         assert producer.buffered_bytes == 0
         nameserver.failure = None
         nameserver.put_topic("orders", {"broker-a": 1})

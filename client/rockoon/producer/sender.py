@@ -11,10 +11,8 @@ import contextvars
 import logging
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from rockoon.compression import Compression
 from rockoon.errors import (
     Busy,
     Closed,
@@ -33,14 +31,12 @@ from rockoon.errors import (
     from_wire,
 )
 from rockoon.hooks import ProducerHooks
-from rockoon.net.addresses import LOOPBACK, born_host
 from rockoon.net.large_replies import Answer, StoredBatch
 from rockoon.net.routes import TopicRoute
 from rockoon.producer.accumulator import Accumulator, BatchQueue, ProducerBatch, fresh
+from rockoon.producer.append_requests import AppendRequests, combined
 from rockoon.producer.append_stream import AppendStream
 from rockoon.producer.batch_scheduler import BatchScheduler, Shipment
-from rockoon.producer.forwarded_batches import ForwardingEncoder, ForwardingSettings
-from rockoon.producer.outgoing import BatchEncoder, Packing
 from rockoon.producer.sequences import SequenceBook
 from rockoon.producer.settings import ProducerSettings
 from rockoon_core.changes import Changes
@@ -48,9 +44,6 @@ from rockoon_core.clock import Backoff, Clock
 from rockoon_core.failed_call import may_sign_again
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.repeated_lines import limited
-from rockoon_core.wire_fields import bytes_tag, number_tag, varint
-from rockoon_format.batch_encoding import Envelope
-from rockoon_proto.v1.broker_pb2 import DELAYED, AppendRequest
 from rockoon_proto.v1.nameserver_pb2 import BROKER, Node
 
 if TYPE_CHECKING:
@@ -59,7 +52,7 @@ if TYPE_CHECKING:
 
 log = limited(logging.getLogger(__name__))
 
-# Interval of the checks for expired batches and overdue replies.
+# Minimum time between two checks for expired batches and overdue replies.
 _SWEEP_SECONDS = 0.25
 # A sender that never blocks must yield to the event loop after this long, so that replies and
 # timers are handled.
@@ -74,133 +67,9 @@ _FINISH_SECONDS_MAX = 1.0
 _REPLACED_CHECKS_MAX = 2
 # A program that never flushes must not fill its memory with failed batches.
 _UNREPORTED_BATCHES_MAX = 1000
-# Entries of the cache of `_request_prefix`, one per queue and route revision.
-_PREFIXES_MAX = 16384
 
 _BROKER_WIDE = (Busy, NotReady, StoreNotWritable, NotLeader, NotEnoughReplicas)
 _WRONG_QUEUE = (QueueNotFound, TopicNotFound)
-
-_FRAMES_TAG = bytes_tag(AppendRequest.FRAMES_FIELD_NUMBER)
-_LENGTHS_TAG = bytes_tag(AppendRequest.RECORD_LENGTHS_FIELD_NUMBER)
-_MORE_TAG = bytes_tag(AppendRequest.MORE_FIELD_NUMBER)
-_REQUEST_ID_TAG = number_tag(AppendRequest.REQUEST_ID_FIELD_NUMBER)
-
-
-class AppendRequests:
-    """Encoder of batches as append requests.
-
-    Args:
-        cluster: the connection.
-        settings: the producer's settings.
-        clock: epoch milliseconds.
-        hooks: called before a batch is encoded, and before its request is sent.
-
-    Attributes:
-        last_id: id of the request that was encoded last.
-    """
-
-    def __init__(
-        self,
-        cluster: "Connection",
-        settings: ProducerSettings,
-        clock: Clock,
-        hooks: ProducerHooks | None,
-    ) -> None:
-        self._cluster = cluster
-        self._settings = settings
-        self._clock = clock
-        self._hooks = hooks
-        self.last_id = 0
-        self._instance_hash = secrets.randbits(32)
-        self._packing = Packing(
-            Compression(settings.compression),
-            settings.compression_bytes_min,
-            settings.compression_level,
-        )
-        self._encoder = self._encoder_for(LOOPBACK)
-
-    async def find_host(self) -> None:
-        """Find the address of this host, which records and message ids contain.
-
-        Must finish before the first batch is encoded.
-        """
-        self._encoder = self._encoder_for(await born_host(self._cluster.nameservers[0]))
-
-    def _encoder_for(self, host: bytes) -> BatchEncoder:
-        make = ForwardingEncoder if isinstance(self._settings, ForwardingSettings) else BatchEncoder
-        return make(host, self._instance_hash, self._clock, self._packing)
-
-    def encode(self, batch: ProducerBatch, now: float) -> bytes:
-        """Return the serialised request of a batch.
-
-        The fields are concatenated here, because protobuf would copy the records three times.
-
-        Args:
-            batch: has messages and a queue; numbered if its producer is idempotent.
-            now: seconds on the event loop's clock.
-
-        Raises:
-            MalformedBatch: the batch cannot be encoded.
-        """
-        sequence, queue = batch.sequence, batch.queue
-        assert queue is not None
-        if not batch.ids:
-            # Only once: a batch that is sent again keeps its message ids.
-            batch.ids = self._encoder.next_ids(len(batch.bodies))
-            if self._hooks is not None:
-                self._hooks.on_encode(batch)
-        self.last_id += 1
-        # A broker whose routes are older waits for this revision instead of refusing a new topic.
-        revision = self._cluster.routes.needed_revision(queue.topic)
-        rest = _request_prefix(queue.topic, queue.queue_id, revision) + varint(self.last_id)
-        if sequence is not None or batch.batch_queue.delayed or self._hooks is not None:
-            rest += self._optional_fields(batch, now).SerializeToString()
-        try:
-            message, batch.lengths = self._encoder.encode(
-                queue.topic.encode(),
-                queue.queue_id,
-                batch.bodies,
-                batch.extras,
-                batch.ids,
-                batch.born_timestamp_ms,
-                (sequence.producer_id, sequence.first) if sequence is not None else None,
-                # `Envelope(...)` would be another Python call.
-                tuple.__new__(Envelope, (_FRAMES_TAG, _LENGTHS_TAG, rest)),
-            )
-        except ValueError as failure:
-            raise MalformedBatch(index=0, reason=str(failure)) from failure
-        return message
-
-    def _optional_fields(self, batch: ProducerBatch, now: float) -> AppendRequest:
-        """Return the fields that most requests do not have."""
-        request, sequence = AppendRequest(), batch.sequence
-        if batch.batch_queue.delayed:
-            request.handling = DELAYED
-        if sequence is not None:
-            request.producer_id = sequence.producer_id
-            request.first_sequence = sequence.first
-            request.first_sent_ms_ago = sequence.sent(now)
-        if self._hooks is not None:
-            self._hooks.on_batch_sent(batch, request)
-        return request
-
-
-@lru_cache(_PREFIXES_MAX)
-def _request_prefix(topic: str, queue_id: int, route_revision: int) -> bytes:
-    """Return the fields that all requests of a queue share, and the tag of the request id."""
-    request = AppendRequest(topic=topic, queue_id=queue_id, route_revision=route_revision)
-    return request.SerializeToString() + _REQUEST_ID_TAG
-
-
-def _combined(requests: Sequence[bytes]) -> bytes:
-    """Return one message: the first request, with the remaining requests in its field `more`."""
-    first, *more = requests
-    if not more:
-        return first
-    parts = [first]
-    for message in more:
-        parts += _MORE_TAG, varint(len(message)), message
-    return b"".join(parts)
 
 
 class Sender:
@@ -273,9 +142,12 @@ class Sender:
         # Number of messages that were sent last, and the batches that `_TURN_BYTES` has postponed.
         self._last_count = 0
         self._postponed: Iterator[ProducerBatch] | None = None
-        # Set while a batch or a stream exists that can exceed a deadline.
+        # Set when the time of the next sweep must be computed again.
         self._sweep_wanted = asyncio.Event()
+        # A sweep is scheduled. False while no batch and no stream can exceed a deadline.
         self._is_sweeping = False
+        # Loop time of the last sweep.
+        self._swept_at = 0.0
         self._turn_due = 0.0
         self._tasks = [
             tasks.create_task(work, name=f"rockoon producer {name}")
@@ -307,8 +179,7 @@ class Sender:
             self._scheduler.ready(batch_queue)
             self._send_soon()
         if not self._is_sweeping:
-            self._is_sweeping = True
-            self._sweep_wanted.set()
+            self._schedule_sweep()
         if batch_queue.topic not in self.routes:
             self.resolve(batch_queue.topic)
 
@@ -329,6 +200,8 @@ class Sender:
 
     def resolve(self, topic: str) -> None:
         """Start a lookup of a topic's route, unless one is running."""
+        # Messages that wait for the route have deadlines.
+        self._schedule_sweep()
         if topic not in self._resolving:
             self._resolving[topic] = self._cluster.tasks.create_task(
                 self._resolve(topic), name=f"rockoon producer route of {topic}"
@@ -497,7 +370,7 @@ class Sender:
     def _submit_packed(self) -> None:
         now = self._loop.time()
         for broker, first_id, batches, requests in self._packed.values():
-            self._stream(broker).submit(batches, _combined(requests), first_id, now)
+            self._stream(broker).submit(batches, combined(requests), first_id, now)
         self._packed.clear()
 
     def _send_single(self, batch: ProducerBatch) -> None:
@@ -671,7 +544,8 @@ class Sender:
                     self._replaced[stream] = task, 0
                     stream.leave()
                     self.on_batches_max(broker, 1)
-                    self._sweep_wanted.set()
+                    self._swept_at = self._loop.time()
+                    self._schedule_sweep()
             self._send_soon()
             await changed.wait(seen)
 
@@ -737,32 +611,57 @@ class Sender:
         if self._sequences is not None:
             self._sequences.drop_topic(topic)
         self._on_topic_dropped(topic)
+        # For the batch queues of the topic.
+        self._schedule_sweep()
 
     # Deadlines
 
+    def _schedule_sweep(self) -> None:
+        self._is_sweeping = True
+        self._sweep_wanted.set()
+
     async def _sweep_forever(self) -> None:
         while True:
-            await asyncio.sleep(_SWEEP_SECONDS)
-            now = self._loop.time()
-            for batch in self._scheduler.expire(now):
-                self._record_completed(batch)
-            for stream, _ in self._streams.values():
-                oldest = stream.oldest()
-                if oldest is None:
-                    continue
-                batch, since = oldest
-                if now >= batch.deadline or now - since >= self._settings.reply_timeout_seconds:
-                    stream.interrupt()
-            self._check_replaced()
-            self.accumulator.drop_idle(self.routes)
-            if (
-                self.accumulator.is_idle
-                and not self._replaced
-                and not any(stream.oldest() for stream, _ in self._streams.values())
-            ):
+            try:
+                async with asyncio.timeout_at(self._next_sweep()):
+                    await self._sweep_wanted.wait()
                 self._sweep_wanted.clear()
-                self._is_sweeping = False
-                await self._sweep_wanted.wait()
+            except TimeoutError:
+                self._sweep()
+            self.accumulator.drop_idle(self.routes)
+
+    def _next_sweep(self) -> float | None:
+        """Return the loop time at which a batch or a reply can be overdue; None: none is pending.
+
+        Not checked at a fixed interval: the checks of a thousand producers in a program would
+        cost a fifth of its CPU. A later batch has a later deadline, and its reply is due later.
+        """
+        now = self._loop.time()
+        earliest = self._swept_at + _SWEEP_SECONDS
+        if self._replaced:
+            return earliest
+        oldest = [stream.oldest() for stream, _ in self._streams.values()]
+        since = [each[1] for each in oldest if each is not None]
+        pending = next(iter(self.accumulator.pending), None)
+        if pending is None and not since:
+            self._is_sweeping = False
+            return None
+        due = min([now, *since]) + self._settings.reply_timeout_seconds
+        return max(due if pending is None else min(due, pending.deadline), earliest)
+
+    def _sweep(self) -> None:
+        """Fail expired batches, and interrupt the streams of brokers that do not reply."""
+        now = self._swept_at = self._loop.time()
+        for batch in self._scheduler.expire(now):
+            self._record_completed(batch)
+        for stream, _ in self._streams.values():
+            oldest = stream.oldest()
+            if oldest is None:
+                continue
+            batch, since = oldest
+            if now >= batch.deadline or now - since >= self._settings.reply_timeout_seconds:
+                stream.interrupt()
+        self._check_replaced()
 
     def _check_replaced(self) -> None:
         """Remove ended streams to replaced processes; interrupt those that do not end."""
