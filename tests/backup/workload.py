@@ -17,6 +17,8 @@ from support.waiting import DEADLINE_SECONDS
 
 TOPIC, GROUP = "orders", "billing"
 KEYS = 8
+# Several files and parts, also of a few thousand messages.
+SMALL_FILES = {"broker": {"commit_log_file_bytes": "128KiB"}}
 
 
 class Work:

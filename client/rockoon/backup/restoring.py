@@ -6,9 +6,12 @@
         LOG/             store of a broker, one for each log
         offset/          store of the offset service
         report.json      offsets of each group, with the reason
+        unfinished.json  while a restore runs, and after a failure: its backups and its results
+        lock             excludes a second restore
 
-A store or file is complete when it has its name; until then its name ends in ".partial". All bytes
-that are read from the backup are compared with their checksums.
+A store or file is complete when it has its name; until then its name ends in ".partial". So a
+restore of the same backups continues one that failed or was killed. All bytes that are read from
+the backup are compared with their checksums.
 
 The packages of the services write the stores and must be installed on this machine.
 """
@@ -25,16 +28,24 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rockoon.backup.destination import PARTIAL_SUFFIX, BackupError, Destination, sync_directory
+from rockoon.backup.destination import (
+    PARTIAL_SUFFIX,
+    BackupError,
+    Destination,
+    disk_failures,
+    make_directory,
+    sync_directory,
+)
 from rockoon.backup.manifest import BackupFile, BackupManifest, LogBackup
 from rockoon_core.clock import wall_clock_ms
+from rockoon_core.disk import LOCK_FILE, DirectoryLock, DirectoryLocked
 from rockoon_core.restored_stores import restored_store_id
 from rockoon_core.valid_text import exception_text
 from rockoon_format.file_names import offset_to_file_name
 from rockoon_format.record import MAGIC_BLANK
 
 ROUTES, OFFSET, REPORT = "routes", "offset", "report.json"
-SNAPSHOT = "etcd.snapshot"
+SNAPSHOT, UNFINISHED = "etcd.snapshot", "unfinished.json"
 LOG_DIRECTORY = "commitlog"
 _BLANK = struct.Struct(">ii")
 
@@ -125,6 +136,10 @@ class RestoreSources:
     progress: BackupManifest
     routes: BackupManifest
 
+    def names(self) -> list[str]:
+        """Return the names of the backups of logs, progress and routes."""
+        return [each.backup for each in (self.logs, self.progress, self.routes)]
+
     def explain(self) -> str:
         """Return the beginning of the explanation of each restored offset."""
         logs, progress = self.logs, self.progress
@@ -171,6 +186,8 @@ class Restore:
         self._sources = sources
         self._directory = directory
         self._report = report
+        # Names in the directory that this restore, or the one that it continues, writes.
+        self._targets: list[str] = []
         # Log → topic → queue id → offset of the oldest message.
         self._begins: dict[str, dict[str, dict[int, int]]] = {}
 
@@ -181,31 +198,99 @@ class Restore:
             only: names in the directory; empty: all.
 
         Raises:
-            BackupError: a target exists, the backup is damaged, or a store cannot be opened.
-            OSError: the disk.
+            BackupError: a target exists, another restore runs, the backup is damaged, or a store
+                cannot be opened.
         """
         logs = self._sources.logs
         names = [ROUTES, OFFSET, *(log.name for log in logs.logs)]
-        if len(set(names)) < len(names):
+        if len({*names, LOCK_FILE}) <= len(names):
             raise BackupError("a log has the name of another part of the restore")
         if unknown := sorted(set(only).difference(names)):
             raise BackupError(f"{unknown[0]} is not in the backup: it has {', '.join(names)}")
         wanted = [each for each in names if not only or each in only]
-        for name in wanted:
-            refuse_existing(self._directory / name)
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        result = RestoreReport(logs.backup, wanted)
+        with self._locked():
+            self._read_unfinished()
+            found = [each for each in wanted if is_used(self._directory / each)]
+            if others := [each for each in found if each not in self._targets]:
+                raise BackupError(
+                    f"{self._directory / others[0]} exists: restore into a new directory"
+                )
+            self._targets += [each for each in wanted if each not in self._targets]
+            self._write_unfinished()
+            result = self._restored(wanted, found)
+            if all(is_used(self._directory / each) for each in self._targets):
+                (self._directory / UNFINISHED).unlink()
+                sync_directory(self._directory)
+        return result
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        try:
+            with disk_failures(str(self._directory), "locked"):
+                make_directory(self._directory)
+                lock = DirectoryLock(self._directory)
+        except DirectoryLocked:
+            raise BackupError(
+                f"{self._directory} is in use: another restore writes there, wait until it ends"
+            ) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _read_unfinished(self) -> None:
+        """Read the results of a restore of the same backups that failed or was killed."""
+        path = self._directory / UNFINISHED
+        if not path.exists():
+            return
+        try:
+            found = json.loads(path.read_bytes())
+            backups, self._targets = found["backups"], found["targets"]
+            self._begins = {
+                log: {
+                    topic: {int(queue_id): begin for queue_id, begin in queues.items()}
+                    for topic, queues in topics.items()
+                }
+                for log, topics in found["begins"].items()
+            }
+        except (ValueError, TypeError, KeyError, AttributeError) as failure:
+            raise BackupError(f"{path} is damaged: restore into a new directory") from failure
+        if backups != self._sources.names():
+            raise BackupError(
+                f"{self._directory} has an unfinished restore of backup {backups[0]}: repeat the "
+                "same command, or restore into a new directory"
+            )
+
+    def _write_unfinished(self) -> None:
+        content = {
+            "backups": self._sources.names(),
+            "targets": self._targets,
+            "begins": self._begins,
+        }
+        with self._new(UNFINISHED) as partial:
+            write_file(partial, [json.dumps(content).encode()])
+
+    def _restored(self, wanted: Collection[str], found: Collection[str]) -> RestoreReport:
+        """Restore what an unfinished restore has not.
+
+        Args:
+            wanted: names in the directory.
+            found: names that are complete.
+        """
+        logs = self._sources.logs
+        result = RestoreReport(logs.backup, [*wanted])
         for log in logs.logs:
             if log.name in wanted:
-                self._restore_log(log)
+                if log.name not in found:
+                    self._restore_log(log)
                 result.logs[log.name] = log.records_end
                 self._report(f"restored the log of {log.name} up to {log.records_end}")
-        if OFFSET in wanted:
-            result.groups = self._restore_offsets()
-            content = json.dumps(asdict(result), indent=1).encode() + b"\n"
-            with self._new(REPORT) as partial:
-                write_file(partial, [content])
-        if ROUTES in wanted:
+        if OFFSET in found:
+            report = json.loads((self._directory / REPORT).read_bytes())
+            result.groups = [GroupOffset(**each) for each in report["groups"]]
+        elif OFFSET in wanted:
+            self._restore_offsets(result)
+        if ROUTES in wanted and ROUTES not in found:
             self._restore_routes()
         return result
 
@@ -255,6 +340,8 @@ class Restore:
                 log.dropped,
                 log.overtaken,
             )
+            # Before the store gets its name: a later restore needs the begins of complete stores.
+            self._write_unfinished()
 
     def _write_log(self, directory: Path, log: LogBackup) -> None:
         """Write the CommitLog files. The bytes after the last record of a file are a blank, or
@@ -277,7 +364,8 @@ class Restore:
                 if is_last and number + 1 < len(parts) and left >= _BLANK.size:
                     file.write(_BLANK.pack(left, MAGIC_BLANK))
 
-    def _restore_offsets(self) -> list[GroupOffset]:
+    def _restore_offsets(self, result: RestoreReport) -> None:
+        """Restore the store of the offset service, and write the report."""
         service = service_module("rockoon_offset.restoring")
         progress, logs = self._sources.progress, self._sources.logs
         ends = {
@@ -298,7 +386,10 @@ class Restore:
                 self._sources.explain(),
                 wall_clock_ms(),
             )
-        return [self._group_offset(each, ends) for each in found]
+            result.groups = [self._group_offset(each, ends) for each in found]
+            # Before the store gets its name: a later restore reads the report.
+            with self._new(REPORT) as report:
+                write_file(report, [json.dumps(asdict(result), indent=1).encode() + b"\n"])
 
     def _group_offset(self, found: Any, ends: dict[str, dict[tuple[str, int], int]]) -> GroupOffset:
         queue = found.queue
@@ -320,10 +411,9 @@ class Restore:
         )
 
 
-def refuse_existing(path: Path) -> None:
-    """Raise BackupError if a target exists and is not an empty directory."""
-    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-        raise BackupError(f"{path} exists: restore into a new directory")
+def is_used(path: Path) -> bool:
+    """True if a target exists and is not an empty directory."""
+    return path.exists() and not (path.is_dir() and not any(path.iterdir()))
 
 
 def write_file(path: Path, chunks: Any) -> None:
