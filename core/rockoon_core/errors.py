@@ -8,6 +8,7 @@ carries them as an `Error` message in trailing metadata; the SDK raises the same
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
+from rockoon_core.reset_bounds import PLANNED_OFFSETS_MAX, RESET_OFFSETS_MAX, RESETS_MAX
 from rockoon_core.valid_text import exception_text, valid_text
 from rockoon_proto.v1.errors_pb2 import Error
 from rockoon_rpc.status import without_addresses
@@ -192,8 +193,9 @@ class ResetNotFound(RockoonError):
     code = Error.RESET_NOT_FOUND
     status = "NOT_FOUND"
     sentence = (
-        "reset {reset!r} does not exist: plans are kept for ten minutes, and the last thousand "
-        "applied resets"
+        "reset {reset!r} does not exist: plans are kept for ten minutes, and only the newest with "
+        f"at most {PLANNED_OFFSETS_MAX:,} offsets in total; applied resets, only the newest "
+        f"{RESETS_MAX:,} with at most {RESET_OFFSETS_MAX:,} offsets in total"
     )
 
 

@@ -5,6 +5,13 @@ from typing import Any
 import pytest
 from cli.test_confirmed_resets import terminal
 
+from rockoon.cli import clone
+from rockoon.cli.clone import not_revertible
+from rockoon_core.reset_bounds import RESET_OFFSETS_MAX, RESETS_MAX
+from rockoon_offset.progress.ledger_state import AppliedResets
+from rockoon_offset.progress.records import ResetApplied
+from rockoon_proto.v1.offset_pb2 import ResetPlan, ResetStep
+
 
 @pytest.fixture
 def groups(rockoon: Any, filled: str) -> tuple[str, str]:
@@ -78,3 +85,42 @@ def test_a_group_that_moves_during_the_question_is_not_cloned_and_earlier_topics
     assert f"topics cloned before: {topic} (undo " in " ".join(person.shown.split())
     shown = rockoon("offsets", "show", group, "--json").json["queues"]
     assert {each["committed_offset"] for each in shown if each["topic"] == topic} == {2}
+
+
+@pytest.mark.parametrize(
+    "offsets_of_topics",
+    [
+        [RESET_OFFSETS_MAX // 2] * 2,
+        [RESET_OFFSETS_MAX // 2 + 1] * 2,
+        [1, RESET_OFFSETS_MAX + 1],
+        [1] * RESETS_MAX,
+        [1] * (RESETS_MAX + 2),
+    ],
+    ids=["two large ones", "too large", "newest too large", "many", "too many"],
+)
+def test_a_clone_names_the_topics_whose_resets_the_service_does_not_keep(
+    offsets_of_topics: list[int],
+) -> None:
+    kept, plans, step = AppliedResets(), [], ResetStep()
+    for number, offsets in enumerate(offsets_of_topics):
+        topic = f"t{number}"
+        # The service counts the steps and reads nothing else of them.
+        steps: Any = (None,) * offsets
+        kept.apply(ResetApplied(topic, "g", topic, "", 0, steps, undone=False))
+        plans.append(ResetPlan(topic=topic, steps=[step] * offsets))
+    lost = not_revertible(plans)
+    assert lost == [each.topic for each in plans if kept.get(each.topic) is None]
+
+
+def test_a_clone_beyond_the_bound_says_before_it_begins_what_cannot_be_reverted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clone, "RESET_OFFSETS_MAX", 3)
+    plans = [ResetPlan(topic=topic, steps=[ResetStep()] * 2) for topic in ("a", "b")]
+    clone.warn_not_revertible(plans)
+    assert capsys.readouterr().err.startswith("rockoon: a will be moved and cannot be reverted: ")
+    clone.show_done(plans)
+    assert capsys.readouterr().out.splitlines() == [
+        "a done; cannot be reverted",
+        "b done; to revert: `rockoon offsets undo `",
+    ]

@@ -190,7 +190,7 @@ async def test_plans_have_bounds_and_the_newest_can_be_applied(
     with pytest.raises(Exception, match="plans are kept for"):
         await apply(cluster, first.reset_id)
     assert (await apply(cluster, second.reset_id)).applied
-    monkeypatch.setattr(reset_plans, "PLANNED_STEPS_MAX", 3)
+    monkeypatch.setattr(reset_plans, "PLANNED_OFFSETS_MAX", 3)
     both = [await plan(cluster, offset=offset) for offset in (40, 41)]
     with pytest.raises(Exception, match="plans are kept for"):
         await apply(cluster, third.reset_id)

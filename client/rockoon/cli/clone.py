@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rockoon.cli.failures import CommandError
+from rockoon.cli.failures import CommandError, complain
 from rockoon.cli.offsets import Operator, login, plan_json, show_plan
 from rockoon.cli.output import counted, print_json
 from rockoon.cli.session import (
@@ -15,6 +15,7 @@ from rockoon.cli.session import (
     confirm,
     with_cluster,
 )
+from rockoon_core.reset_bounds import RESET_OFFSETS_MAX, RESETS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -41,7 +42,9 @@ def clone(
 ) -> None:
     """Move a group to the committed offsets of another group: shows the plan, asks, applies it.
 
-    Each topic is one reset, which `rockoon offsets undo` reverts. An offset that is outside a
+    Each topic is one reset, which `rockoon offsets undo` reverts. Of all applied resets, only the
+    newest 1,000 with at most 100,000 offsets in total can be reverted: the command names the topics
+    of a larger clone that cannot. An offset that is outside a
     queue becomes the nearest offset that the queue holds. Queues without progress of SOURCE do not
     change. `rockoon offsets why` shows from which group and offset each queue was cloned.
     """
@@ -56,6 +59,7 @@ def clone(
         target = ResetTarget(group=source)
         # Also with --yes: a topic that cannot be cloned is reported before any topic changes.
         plans = [await admin.plan_reset(group, name, target) for name in topics]
+        warn_not_revertible(plans)
         if yes and not plan:
 
             def reset(each: "ResetPlan") -> "Awaitable[ResetPlan]":
@@ -77,8 +81,35 @@ def clone(
     elif not plan:
         if yes:
             show_plans(done)
-        for each in done:
-            print(f"{each.topic} done; to revert: `rockoon offsets undo {each.reset_id}`")
+        show_done(done)
+
+
+def show_done(done: "Sequence[ResetPlan]") -> None:
+    lost = not_revertible(done)
+    for each in done:
+        revert = f"to revert: `rockoon offsets undo {each.reset_id}`"
+        print(f"{each.topic} done; {'cannot be reverted' if each.topic in lost else revert}")
+
+
+def warn_not_revertible(plans: "Sequence[ResetPlan]") -> None:
+    """Print the topics of a clone that cannot be reverted after it."""
+    if lost := not_revertible(plans):
+        complain(
+            f"{', '.join(lost)} will be moved and cannot be reverted: the offset service keeps the "
+            f"newest {RESETS_MAX:,} resets, with at most {RESET_OFFSETS_MAX:,} offsets in total"
+        )
+
+
+def not_revertible(plans: "Sequence[ResetPlan]") -> list[str]:
+    """Return the topics whose resets are no longer kept once all these resets are applied."""
+    offsets = 0
+    lost = []
+    for number, each in enumerate(reversed(plans), start=1):
+        offsets += len(each.steps)
+        # The newest reset is always kept.
+        if number > 1 and (number > RESETS_MAX or offsets > RESET_OFFSETS_MAX):
+            lost.append(each.topic)
+    return lost[::-1]
 
 
 async def topics_of(admin: "Admin", group: str) -> list[str]:

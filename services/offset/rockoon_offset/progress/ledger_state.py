@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from rockoon_core.errors import ResetNotFound, RouteNotReached
 from rockoon_core.message_queue import MessageQueue
+from rockoon_core.reset_bounds import RESET_OFFSETS_MAX, RESETS_MAX
 from rockoon_core.start_position import StoredProgress
 from rockoon_offset.in_flight.window import Holders, Windows
 from rockoon_offset.members.known_members import KnownMembers
@@ -34,12 +35,6 @@ from rockoon_offset.progress.records import (
     Settled,
     WindowPut,
 )
-
-RESETS_MAX = 1000
-
-
-# Sum of the steps of all kept resets.
-RESET_STEPS_MAX = 100_000
 
 
 class AppliedResets:
@@ -72,7 +67,7 @@ class AppliedResets:
         self._resets[reset.reset_id] = reset
         self._steps += len(reset.steps) - (len(before.steps) if before else 0)
         while len(self._resets) > 1 and (
-            len(self._resets) > RESETS_MAX or self._steps > RESET_STEPS_MAX
+            len(self._resets) > RESETS_MAX or self._steps > RESET_OFFSETS_MAX
         ):
             oldest = self._resets.pop(next(iter(self._resets)))
             self._steps -= len(oldest.steps)

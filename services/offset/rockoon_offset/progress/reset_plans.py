@@ -15,6 +15,7 @@ from rockoon_core.errors import (
     TopicNotFound,
 )
 from rockoon_core.message_queue import MessageQueue
+from rockoon_core.reset_bounds import PLANNED_OFFSETS_MAX, PLANS_MAX
 from rockoon_core.start_position import QueueState
 from rockoon_offset.brokers import Brokers
 from rockoon_offset.members.watch import GroupWatch
@@ -27,9 +28,6 @@ from rockoon_proto.v1.nameserver_pb2 import BROADCAST_SERVER
 
 Answer = TypeVar("Answer")
 
-# Bounds on kept plans and on their steps; beyond a bound, the oldest plan is removed.
-PLANS_MAX = 1000
-PLANNED_STEPS_MAX = 500_000
 # Bound on queues times members of one plan.
 STEPS_MAX = 100_000
 
@@ -364,7 +362,9 @@ class ResetPlans:
     def _remove_oldest(self) -> None:
         """Remove the oldest plans while a bound is exceeded, but never the newest plan."""
         steps = sum(len(each.steps) for each in self._plans.values())
-        while len(self._plans) > 1 and (len(self._plans) > PLANS_MAX or steps > PLANNED_STEPS_MAX):
+        while len(self._plans) > 1 and (
+            len(self._plans) > PLANS_MAX or steps > PLANNED_OFFSETS_MAX
+        ):
             steps -= len(self._plans.pop(next(iter(self._plans))).steps)
 
 
