@@ -104,7 +104,7 @@ def test_a_clone_names_the_topics_whose_resets_the_service_does_not_keep(
     kept, plans, step = AppliedResets(), [], ResetStep()
     for number, offsets in enumerate(offsets_of_topics):
         topic = f"t{number}"
-        # The service counts the steps and reads nothing else of them.
+        # The service counts the steps and reads no field of a step.
         steps: Any = (None,) * offsets
         kept.apply(ResetApplied(topic, "g", topic, "", 0, steps, undone=False))
         plans.append(ResetPlan(topic=topic, steps=[step] * offsets))
