@@ -7,8 +7,18 @@ from collections.abc import Iterator
 import pytest
 import typer
 
-from rockoon.cli.arguments import parse_counts, parse_duration, parse_pairs, parse_time
+from rockoon.cli.arguments import (
+    parse_counts,
+    parse_duration,
+    parse_pairs,
+    parse_queue,
+    parse_time,
+    parse_topic_queue,
+)
 from rockoon.cli.output import duration, for_humans, local_time
+from rockoon.cli.produce import parse_delay
+from rockoon.errors import InvalidArgument
+from rockoon.net.addresses import parse_addresses
 
 
 def test_times_have_the_zone_they_name_or_the_local_one() -> None:
@@ -52,7 +62,11 @@ def test_durations(text: str, milliseconds: int) -> None:
     assert parse_duration(text) == milliseconds
 
 
-@pytest.mark.parametrize("text", ["", "15", "h", "-1h", "1h 30m", "1.5h", "2w"])
+# int() refuses texts of more than 4,300 digits.
+ENDLESS = "9" * 5_000
+
+
+@pytest.mark.parametrize("text", ["", "15", "h", "-1h", "1h 30m", "1.5h", "2w", f"{ENDLESS}d"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="is not a duration"):
         parse_duration(text)
@@ -63,8 +77,26 @@ def test_pairs_and_counts() -> None:
     assert parse_counts(["broker-a=3"], "BROKER=QUEUES") == {"broker-a": 3}
     with pytest.raises(typer.BadParameter, match="given twice"):
         parse_pairs(["a=1", "a=2"], "NAME=VALUE")
-    with pytest.raises(typer.BadParameter, match="above 0"):
-        parse_counts(["broker-a=0"], "BROKER=QUEUES")
+    for wrong in ("0", "-1", "many", ENDLESS):
+        with pytest.raises(typer.BadParameter, match="above 0"):
+            parse_counts([f"broker-a={wrong}"], "BROKER=QUEUES")
+
+
+def test_numbers_that_no_message_can_carry_are_refused() -> None:
+    assert parse_topic_queue("orders@broker-a:3").queue_id == 3
+    assert parse_queue("broker-a:2147483647") == ("broker-a", 2147483647)
+    for wrong in ("2147483648", "9" * 18, ENDLESS, "-1", ""):
+        with pytest.raises(typer.BadParameter, match="BROKER:QUEUE") as refused:
+            parse_topic_queue(f"orders@broker-a:{wrong}")
+        assert len(str(refused.value)) < 200
+        with pytest.raises(typer.BadParameter, match="BROKER:QUEUE"):
+            parse_queue(f"broker-a:{wrong}")
+    with pytest.raises(typer.BadParameter, match="not a delay level"):
+        parse_delay(f"level:{ENDLESS}", None)
+    with pytest.raises(typer.BadParameter, match="longer than 100 years"):
+        parse_duration("36526d")
+    with pytest.raises(InvalidArgument, match="not of the form host:port"):
+        parse_addresses(f"localhost:{ENDLESS}")
 
 
 def test_figures_are_short() -> None:

@@ -12,6 +12,12 @@ if TYPE_CHECKING:
 
 DURATION_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
+# Whole numbers have 64 bits on the wire. int() refuses texts of more than 4,300 digits.
+DIGITS_MAX = 18
+# Queue ids have 32 bits on the wire.
+QUEUE_IDS_MAX = 1 << 31
+DURATION_MS_MAX = 36_525 * DURATION_UNITS_MS["d"]
+
 WATCH = "--watch"
 WATCH_SECONDS = "2"
 WATCH_SECONDS_MIN, WATCH_SECONDS_MAX = 0.1, 86_400.0
@@ -43,10 +49,25 @@ def parse_duration(text: str) -> int:
     Raises:
         typer.BadParameter: the text is not a duration.
     """
-    parts = re.findall(r"(\d+)(ms|s|m|h|d)", text)
+    parts = re.findall(rf"(\d{{1,{DIGITS_MAX}}})(ms|s|m|h|d)", text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise typer.BadParameter(f"{text!r} is not a duration: write 30s, 15m, 2h, 1h30m or 7d")
-    return sum(int(number) * DURATION_UNITS_MS[unit] for number, unit in parts)
+        raise typer.BadParameter(
+            f"{shortened(text)!r} is not a duration: write 30s, 15m, 2h, 1h30m or 7d"
+        )
+    duration_ms = sum(int(number) * DURATION_UNITS_MS[unit] for number, unit in parts)
+    if duration_ms > DURATION_MS_MAX:
+        raise typer.BadParameter(f"{shortened(text)!r} is longer than 100 years")
+    return duration_ms
+
+
+def shortened(text: str) -> str:
+    """Return a text as error messages quote it: its first 80 characters."""
+    return text if len(text) <= 80 else f"{text[:80]}..."
+
+
+def parse_number(text: str) -> int | None:
+    """Return a whole number of at most 18 decimal digits; None if the text is no such number."""
+    return int(text) if text.isdecimal() and len(text) <= DIGITS_MAX else None
 
 
 def parse_moment(text: str, option: str) -> int:
@@ -77,9 +98,12 @@ def parse_queue(text: str) -> tuple[str, int]:
         typer.BadParameter: the text does not have this form.
     """
     broker, _, number = text.rpartition(":")
-    if not (broker and number.isdecimal()):
-        raise typer.BadParameter(f"{text!r} is not of the form BROKER:QUEUE", param_hint="--queue")
-    return broker, int(number)
+    queue_id = parse_number(number)
+    if not broker or queue_id is None or queue_id >= QUEUE_IDS_MAX:
+        raise typer.BadParameter(
+            f"{shortened(text)!r} is not of the form BROKER:QUEUE", param_hint="--queue"
+        )
+    return broker, queue_id
 
 
 def parse_topic_queue(text: str) -> "MessageQueue":
@@ -92,10 +116,10 @@ def parse_topic_queue(text: str) -> "MessageQueue":
 
     topic, _, place = text.partition("@")
     broker, _, number = place.rpartition(":")
-    # Queue ids have 32 bits on the wire.
-    if not (topic and broker and number.isdecimal() and int(number) < 1 << 31):
-        raise typer.BadParameter(f"{text!r} is not of the form TOPIC@BROKER:QUEUE")
-    return MessageQueue(topic, broker, int(number))
+    queue_id = parse_number(number)
+    if not (topic and broker) or queue_id is None or queue_id >= QUEUE_IDS_MAX:
+        raise typer.BadParameter(f"{shortened(text)!r} is not of the form TOPIC@BROKER:QUEUE")
+    return MessageQueue(topic, broker, queue_id)
 
 
 def parse_pairs(texts: Iterable[str], what: str) -> dict[str, str]:
@@ -123,9 +147,13 @@ def parse_counts(texts: Iterable[str], what: str) -> dict[str, int]:
     """Same as `parse_pairs`, but each value is a whole number above 0."""
     counts: dict[str, int] = {}
     for name, value in parse_pairs(texts, what).items():
-        if not value.isdecimal() or int(value) == 0:
-            raise typer.BadParameter(f"{name}={value}: the value must be a number above 0")
-        counts[name] = int(value)
+        count = parse_number(value)
+        if not count:
+            raise typer.BadParameter(
+                f"{name}={shortened(value)}: the value must be a number above 0, with at most "
+                f"{DIGITS_MAX} digits"
+            )
+        counts[name] = count
     return counts
 
 

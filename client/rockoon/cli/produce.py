@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import typer
 
-from rockoon.cli.arguments import parse_duration, parse_time
+from rockoon.cli.arguments import parse_duration, parse_number, parse_time, shortened
 from rockoon.cli.failures import FAILED, INTERRUPTED, CommandError
 from rockoon.cli.session import find_topic
 from rockoon.cli.watch import Interrupt
@@ -299,10 +299,10 @@ def parse_delay(delay: str | None, at: str | None) -> dict[str, Any]:
     if delay is None:
         return {}
     if delay.startswith("level:"):
-        number = delay.removeprefix("level:")
-        if not number.isdecimal() or int(number) == 0:
-            raise typer.BadParameter(f"{delay!r} is not a delay level: write level:3")
-        return {"delay_level": int(number)}
+        level = parse_number(delay.removeprefix("level:"))
+        if not level:
+            raise typer.BadParameter(f"{shortened(delay)!r} is not a delay level: write level:3")
+        return {"delay_level": level}
     return {"delay_seconds": parse_duration(delay) / 1000}
 
 

@@ -23,8 +23,10 @@ def parse_addresses(nameservers: str | Sequence[str]) -> tuple[str, ...]:
         raise InvalidArgument(reason="nameserver addresses are missing")
     for address in addresses:
         host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal() or "/" in host or not 0 < int(port) < 65_536:
-            raise InvalidArgument(reason=f"{address!r} is not of the form host:port")
+        is_port = port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65_536
+        if not host or "/" in host or not is_port:
+            shown = address if len(address) <= 300 else f"{address[:300]}..."
+            raise InvalidArgument(reason=f"{shown!r} is not of the form host:port")
         try:
             host.encode("idna")
         except UnicodeError as failure:
