@@ -16,6 +16,7 @@ DURATION_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_4
 DIGITS_MAX = 18
 # Queue ids have 32 bits on the wire.
 QUEUE_IDS_MAX = 1 << 31
+OFFSET_MAX = 1 << 62
 DURATION_MS_MAX = 36_525 * DURATION_UNITS_MS["d"]
 
 WATCH = "--watch"

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rockoon.cli.arguments import parse_moment, parse_queue
+from rockoon.cli.arguments import OFFSET_MAX, parse_moment, parse_queue
 from rockoon.cli.failures import FAILED, CommandError, complain
 from rockoon.cli.output import local_time, picked, print_json, print_json_line, print_table
 from rockoon.cli.session import (
@@ -97,7 +97,12 @@ def show(
     ] = None,
     offset: Annotated[
         int | None,
-        typer.Option(min=0, metavar="OFFSET", help="With --queue: the one message at this offset."),
+        typer.Option(
+            min=0,
+            max=OFFSET_MAX,
+            metavar="OFFSET",
+            help="With --queue: the one message at this offset.",
+        ),
     ] = None,
     since: Since = None,
     limit: Annotated[

@@ -13,7 +13,9 @@ from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers
 
 CertificateDays = Annotated[
     int,
-    typer.Option(min=0, metavar="DAYS", help="Warn of certificates that end within this time."),
+    typer.Option(
+        min=0, max=36_525, metavar="DAYS", help="Warn of certificates that end within this time."
+    ),
 ]
 SettingsFiles = Annotated[
     list[str] | None,

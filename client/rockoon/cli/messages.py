@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rockoon.cli.arguments import parse_moment, parse_topic_queue
+from rockoon.cli.arguments import OFFSET_MAX, parse_moment, parse_topic_queue
 from rockoon.cli.failures import FAILED, CommandError, complain
 from rockoon.cli.output import (
     duration,
@@ -44,7 +44,6 @@ app = typer.Typer(
 )
 
 BODY_BYTES_SHOWN = 400
-OFFSET_MAX = 1 << 62
 
 
 @app.command()

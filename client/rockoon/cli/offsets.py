@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rockoon.cli.arguments import parse_queue
+from rockoon.cli.arguments import OFFSET_MAX, parse_queue
 from rockoon.cli.failures import CommandError
 from rockoon.cli.lag import lag_json, queue_lag_json, show_lag
 from rockoon.cli.output import (
@@ -119,13 +119,20 @@ def reset(
         bool, typer.Option("--to-latest", help="End of the queue: only messages sent later.")
     ] = False,
     to_offset: Annotated[
-        int | None, typer.Option(metavar="OFFSET", help="This offset on every queue.")
+        int | None,
+        typer.Option(min=0, max=OFFSET_MAX, metavar="OFFSET", help="This offset on every queue."),
     ] = None,
     to_time: Annotated[
         str | None, typer.Option(metavar="TIME", help="First message stored at or after a time.")
     ] = None,
     shift: Annotated[
-        int | None, typer.Option(metavar="N", help="N messages forward; back if N is negative.")
+        int | None,
+        typer.Option(
+            min=-OFFSET_MAX,
+            max=OFFSET_MAX,
+            metavar="N",
+            help="N messages forward; back if N is negative.",
+        ),
     ] = None,
     by_duration: Annotated[
         str | None,

@@ -201,8 +201,6 @@ def read_target(
     if to_latest:
         return ResetTarget(latest=True)
     if to_offset is not None:
-        if to_offset < 0:
-            raise typer.BadParameter("an offset must be 0 or more", param_hint="--to-offset")
         return ResetTarget(offset=to_offset)
     if to_time is not None:
         return ResetTarget(timestamp_ms=parse_time(to_time))
