@@ -228,13 +228,14 @@ async def test_a_late_compaction_fires_from_a_scrape_and_a_generation_ends_the_a
                 await answered(firing, not_)
 
 
+@pytest.mark.timeout(1200)
 def test_promtool_accepts_the_rules_and_their_tests() -> None:
     try:
         promtool = program("promtool")
     except NotHere as absent:
         pytest.skip(str(absent))
     tests = sorted(map(str, RULES.parent.glob("*-test.yml")))
-    # promtool makes and syncs a database for each test: minutes on a busy disk.
+    # promtool makes and syncs a database for each test: minutes on a busy disk, and 45 s of CPU.
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
         for command in (["check", "rules", str(RULES)], ["test", "rules", *tests]):
             done = subprocess.run(
