@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from rockoon.net import tls as net_tls
 from rockoon.net.access import AccessKey
+from rockoon.net.addresses import parse_addresses
+from rockoon.net.blocking import BlockingConnection
+from rockoon.net.connection import Connection
 from rockoon.net.tls import Tls
 from rockoon_core.channels import Dialer
 
@@ -49,6 +52,15 @@ def endpoint_of(endpoint: AnyEndpoint) -> ClusterEndpoint:
     return endpoint if isinstance(endpoint, ClusterEndpoint) else ClusterEndpoint(endpoint)
 
 
+def open_connection(endpoint: AnyEndpoint) -> BlockingConnection[Connection]:
+    """Return a blocking connection to a cluster without producers and consumers; entering its
+    context connects.
+    """
+    to = endpoint_of(endpoint)
+    nameservers = parse_addresses(to.nameservers)
+    return BlockingConnection(lambda: Connection(nameservers, tls=to.tls, access=to.access))
+
+
 def connect(endpoint: AnyEndpoint, **settings: Any) -> "rockoon.sync.Cluster":
     """Return a blocking connection to a cluster; see `rockoon.sync.connect`.
 
@@ -56,7 +68,7 @@ def connect(endpoint: AnyEndpoint, **settings: Any) -> "rockoon.sync.Cluster":
         endpoint: of the cluster.
         settings: further arguments of `rockoon.sync.connect`.
     """
-    # Its import costs more than the plan of a batch read, which does not need it.
+    # The import costs more CPU than the plan of a read, which does not need it.
     import rockoon.sync
 
     to = endpoint_of(endpoint)

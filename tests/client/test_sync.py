@@ -10,6 +10,7 @@ import pytest
 
 from rockoon import sync
 from rockoon.errors import Closed, InvalidArgument, NameserverUnavailable, TopicNotFound
+from rockoon.net import blocking
 from support.fake_append_broker import FakeAppendBroker
 from support.scripted_nameserver import ScriptedNameserver
 from support.waiting import DEADLINE_SECONDS
@@ -166,7 +167,7 @@ def test_no_nameserver_is_told_on_entering() -> None:
 def test_what_fails_in_the_loop_is_told_but_no_news_for_loops_that_have_ended(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with asyncio.Runner(loop_factory=sync._new_loop) as runner:
+    with asyncio.Runner(loop_factory=blocking._new_loop) as runner:
         loop = runner.get_loop()
         loop.call_exception_handler(
             {

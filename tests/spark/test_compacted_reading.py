@@ -23,13 +23,19 @@ from rockoon_format.generation import (
 from rockoon_spark.compaction.broker_target import broker_targets
 from rockoon_spark.files import StoreReadError
 from rockoon_spark.generations.broker_generation import BrokerGeneration
-from rockoon_spark.generations.parts import GenerationPartition, GenerationReplaced
+from rockoon_spark.generations.parts import GenerationPartition
 from rockoon_spark.jobs.compact import compact_on
 from rockoon_spark.records.selection import EVERYTHING, Selection
 from rockoon_spark.source.broker_partition import BrokerPartition
 from rockoon_spark.source.file_partition import FilePartition
 from rockoon_spark.source.live_cluster import LiveCluster
-from rockoon_spark.source.log_source import DamagedRange, DataLost, LogPartition, rows
+from rockoon_spark.source.log_source import (
+    DamagedRange,
+    DataLost,
+    GenerationReplaced,
+    LogPartition,
+    rows,
+)
 from rockoon_spark.source.store_directory import StoreDirectory
 from support.broker import running_broker
 from support.broker_routes import BrokerRoutes

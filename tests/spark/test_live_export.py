@@ -13,7 +13,8 @@ from rockoon_spark.export.rows import ExportError, TopicChoice
 from rockoon_spark.export.target import ExportTarget, manifests
 from rockoon_spark.jobs.export import ExportReport, export
 from rockoon_spark.jobs.verify_export import verify_export
-from rockoon_spark.source.live_cluster import BrokerAway, LiveCluster
+from rockoon_spark.source.live_cluster import LiveCluster
+from rockoon_spark.source.log_source import BrokerAway
 from support.endless_sending import Sending
 
 

@@ -53,18 +53,36 @@ def test_the_schema_has_the_columns_and_needs_no_import_of_the_reader() -> None:
     """Spark starts a process for the schema of each read."""
     found = RockoonDataSource({}).schema()
     assert found == from_arrow_schema(arrow_schema(list(COLUMNS)))
-    script = """
-        import sys
-        import pyspark.sql.datasource
-        before = set(sys.modules)
+    schema = """
         from pyspark_rockoon import DefaultSource
         DefaultSource({"endpoint": "127.0.0.1:9876", "columns": "queue,body"}).schema()
-        print(sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
     """
-    command = [sys.executable, "-c", textwrap.dedent(script)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
     heavy = {"numpy", "pyarrow", "grpc", "google", "asyncio"}
-    assert not heavy & set(ast.literal_eval(done.stdout))
+    assert not heavy & {name.partition(".")[0] for name in _imported_by(schema)}
+
+
+def test_the_plan_of_a_stream_needs_no_import_of_producers_consumers_and_batch_sources() -> None:
+    """Spark starts a process for the plan of each stream."""
+    imported = _imported_by("import rockoon_spark.stream.reader")
+    assert {"rockoon_spark.stream.cluster", "rockoon.net.connection"} <= imported
+    parts = {".".join(name.split(".")[:2]) for name in imported}
+    assert not parts & {"rockoon.cluster", "rockoon.producer", "rockoon.consumer"}
+    assert not imported & {"rockoon_spark.source.live_cluster", "rockoon_format.generation"}
+
+
+def _imported_by(code: str) -> set[str]:
+    """Return the modules that a new process of Spark imports when it runs some code."""
+    script = f"""
+import sys
+import pyspark.sql.datasource
+before = set(sys.modules)
+{textwrap.dedent(code)}
+print(sorted(set(sys.modules) - before))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    return set(ast.literal_eval(done.stdout))
 
 
 def test_assigned_queues_are_the_only_ones_of_their_topics() -> None:

@@ -24,7 +24,8 @@ from rockoon_proto.v1.broker_pb2 import ReadLogReply
 from rockoon_spark.broker_calls import is_unreachable
 from rockoon_spark.records.selection import EVERYTHING
 from rockoon_spark.source.data_source import RockoonDataSource
-from rockoon_spark.source.live_cluster import BrokerAway, LiveCluster, LogUnreadable
+from rockoon_spark.source.live_cluster import LiveCluster, LogUnreadable
+from rockoon_spark.source.log_source import BrokerAway
 from rockoon_spark.source.option_table import OptionError
 from support.fake_cluster import FakeCluster
 from support.fakes.broker import FakeBroker

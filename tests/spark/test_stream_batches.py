@@ -14,8 +14,10 @@ from rockoon.sync import Cluster
 from rockoon.testing.disposable import DisposableCluster
 from rockoon_proto.v1.nameserver_pb2 import CONSUME_FROM_LAST, GroupConfig, StartPolicy
 from rockoon_proto.v1.offset_pb2 import ResetTarget
-from rockoon_spark.source.live_cluster import BrokerAway
-from rockoon_spark.source.log_source import DataLost
+from rockoon_spark.source.log_source import (
+    BrokerAway,
+    DataLost,
+)
 from rockoon_spark.source.option_table import OptionError
 from rockoon_spark.stream import cluster as stream_cluster
 from rockoon_spark.stream.group_progress import GroupFenced, GroupInUse

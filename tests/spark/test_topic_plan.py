@@ -13,12 +13,15 @@ import pytest
 from rockoon.errors import NotPermitted
 from rockoon_proto.v1.broker_pb2 import ReadLogRequest
 from rockoon_spark.broker_calls import LogClient, RepeatedCall
-from rockoon_spark.generations.parts import GenerationReplaced
 from rockoon_spark.records.selection import EVERYTHING, Range, Selection
 from rockoon_spark.source import topic_plan
 from rockoon_spark.source.broker_partition import BrokerPartition
 from rockoon_spark.source.live_cluster import LiveCluster
-from rockoon_spark.source.log_source import LogPartition, rows
+from rockoon_spark.source.log_source import (
+    GenerationReplaced,
+    LogPartition,
+    rows,
+)
 from rockoon_spark.source.queue_partition import QueuesPartition
 from support.broker import running_broker
 from support.broker_routes import BrokerRoutes

@@ -33,8 +33,11 @@ from rockoon_spark.jobs.verify_export import verify_export
 from rockoon_spark.object_stores import StoreReadError
 from rockoon_spark.publish import TargetExists
 from rockoon_spark.records.record_run import LogBroken
-from rockoon_spark.source.live_cluster import BrokerAway, LiveCluster, LogUnreadable
-from rockoon_spark.source.log_source import LogSource
+from rockoon_spark.source.live_cluster import LiveCluster, LogUnreadable
+from rockoon_spark.source.log_source import (
+    BrokerAway,
+    LogSource,
+)
 from rockoon_spark.source.store_directory import StoreDirectory
 
 _READ = {"log_bytes": "bytes of the log read", "end_offset": "up to physical offset"}

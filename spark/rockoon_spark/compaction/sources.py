@@ -12,12 +12,13 @@ from rockoon.errors import RockoonError
 from rockoon_format.frames import IntArray
 from rockoon_format.generation import GenerationError, GenerationPart, PartEntries, PartFile
 from rockoon_format.record import TRANSACTION_PREPARED
-from rockoon_spark.generations.parts import GenerationFiles, GenerationReplaced
+from rockoon_spark.generations.parts import GenerationFiles
 from rockoon_spark.records.columns import Bytes, LogRecords
 from rockoon_spark.source.log_source import (
     ContiguousPartition,
     DamagedRange,
     DataLost,
+    GenerationReplaced,
     in_batches,
 )
 

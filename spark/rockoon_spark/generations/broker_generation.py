@@ -20,9 +20,10 @@ from rockoon_spark.broker_calls import (
     GenerationClient,
 )
 from rockoon_spark.endpoint import AnyEndpoint
-from rockoon_spark.generations.parts import CurrentGeneration, GenerationReplaced, ReadFile
+from rockoon_spark.generations.parts import CurrentGeneration, ReadFile
 from rockoon_spark.records.columns import Bytes
 from rockoon_spark.records.selection import Coverage
+from rockoon_spark.source.log_source import GenerationReplaced
 
 # Maximum size of one reply.
 _REPLY_BYTES = 4 << 20

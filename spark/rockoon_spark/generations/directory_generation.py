@@ -15,10 +15,11 @@ from rockoon_format.generation import (
     generation_name,
 )
 from rockoon_spark.files import generation_marks, read_bytes, read_small
-from rockoon_spark.generations.parts import CurrentGeneration, GenerationReplaced, ReadFile
+from rockoon_spark.generations.parts import CurrentGeneration, ReadFile
 from rockoon_spark.object_stores import StoreReadError, child
 from rockoon_spark.records.columns import Bytes
 from rockoon_spark.records.selection import Coverage
+from rockoon_spark.source.log_source import GenerationReplaced
 
 
 @dataclass(frozen=True, slots=True)

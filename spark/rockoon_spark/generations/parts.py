@@ -25,7 +25,12 @@ from rockoon_format.generation import (
 from rockoon_format.record import RECORD_BYTES_MIN
 from rockoon_spark.records.columns import Bytes, LogRecords, are_whole
 from rockoon_spark.records.selection import Coverage, Selection
-from rockoon_spark.source.log_source import DamagedRange, LogPartition, in_batches
+from rockoon_spark.source.log_source import (
+    DamagedRange,
+    GenerationReplaced,
+    LogPartition,
+    in_batches,
+)
 
 ReadFile = Callable[[str, int, int], Bytes]
 """Function that reads bytes of a generation's file: file name, first byte, end (exclusive)."""
@@ -33,10 +38,6 @@ ReadFile = Callable[[str, int, int], Bytes]
 # Bytes of one read, unless one record is longer.
 _READ_BYTES = 4 << 20
 _FAULT = "are a damaged record of the generation"
-
-
-class GenerationReplaced(Exception):
-    """A generation was replaced by a newer one, and its files were deleted."""
 
 
 class GenerationFiles(Protocol):

@@ -6,18 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from rockoon_format.frames import IntArray
-from rockoon_format.generation import Manifest
 from rockoon_format.names import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS, is_system_topic
 from rockoon_format.properties import PROPERTY_TAGS
 from rockoon_spark.records.columns import LogRecords
 from rockoon_spark.records.properties import integers_of
+
+if TYPE_CHECKING:
+    # Its import would cost each start of a stream.
+    from rockoon_format.generation import Manifest
 
 Mask = NDArray[np.bool_]
 Bound = TypeVar("Bound")
@@ -267,7 +270,7 @@ class Coverage:
     topics: frozenset[str]
 
     @classmethod
-    def of(cls, manifest: Manifest, marks: Mapping[str, int]) -> "Coverage":
+    def of(cls, manifest: "Manifest", marks: Mapping[str, int]) -> "Coverage":
         """Return the coverage of a generation.
 
         Args:

@@ -28,6 +28,7 @@ from rockoon_spark.records.record_run import LogBroken
 from rockoon_spark.records.selection import EVERYTHING, Coverage, Range, Selection
 from rockoon_spark.source.broker_partition import BrokerPartition, records_of
 from rockoon_spark.source.log_source import (
+    BrokerAway,
     CheckQueues,
     ExistingQueues,
     LastRecord,
@@ -41,10 +42,6 @@ log = logging.getLogger(__name__)
 _NEVER_MS = 1 << 62
 
 Found = TypeVar("Found")
-
-
-class BrokerAway(Exception):
-    """A broker cannot be reached, or the cluster has no broker of this name."""
 
 
 class LogUnreadable(Exception):

@@ -17,7 +17,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
@@ -28,8 +28,11 @@ from rockoon_core.message_queue import MessageQueue
 from rockoon_format.frames import IntArray
 from rockoon_format.names import is_system_topic
 from rockoon_spark.records.columns import CHECKED, LogRecords, to_batch
-from rockoon_spark.records.record_run import RecordRun
 from rockoon_spark.records.selection import Coverage, QueueKey, Selection
+
+if TYPE_CHECKING:
+    # Only jobs use it; its import would cost each start of a stream.
+    from rockoon_spark.records.record_run import RecordRun
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +46,14 @@ FORGED_FAULT = (
 
 class DataLost(Exception):
     """Messages were deleted or lost after a read was planned."""
+
+
+class BrokerAway(Exception):
+    """A broker cannot be reached, or the cluster has no broker of this name."""
+
+
+class GenerationReplaced(Exception):
+    """A generation was replaced by a newer one, and its files were deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +140,7 @@ class ContiguousPartition(ABC):
         """
 
     @abstractmethod
-    def runs(self) -> Iterator[RecordRun]:
+    def runs(self) -> "Iterator[RecordRun]":
         """Yield all records that start in this partition, as contiguous runs; a run ends only at
         the end of a file.
 

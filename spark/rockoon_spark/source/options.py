@@ -19,7 +19,6 @@ from rockoon.net.addresses import parse_addresses
 from rockoon.net.tls import Tls
 from rockoon_core.valid_text import redacted
 from rockoon_spark.endpoint import ClusterEndpoint
-from rockoon_spark.object_stores import with_s3_settings
 from rockoon_spark.records.columns import COLUMNS, arrow_schema
 from rockoon_spark.records.selection import (
     INT64_MAX,
@@ -29,7 +28,6 @@ from rockoon_spark.records.selection import (
     Selection,
 )
 from rockoon_spark.source.column_names import columns_of
-from rockoon_spark.source.live_cluster import LiveCluster
 from rockoon_spark.source.log_source import (
     SPLIT_BYTES,
     DamagedRange,
@@ -49,7 +47,6 @@ from rockoon_spark.source.option_table import (
     nearest,
     one_of,
 )
-from rockoon_spark.source.store_directory import StoreDirectory
 
 log = logging.getLogger(__name__)
 
@@ -95,10 +92,9 @@ class SourceOptions:
             "endingOffsetsByTimestamp": times_of(given, "endingOffsetsByTimestamp"),
         }
         selection = _selection(given, bounds)
-        if isinstance(source, StoreDirectory):
-            selected = selection.among("broker", frozenset({source.broker}))
-        else:
-            selected = selection
+        selected = selection
+        if given.get("path"):
+            selected = selection.among("broker", frozenset({_broker_of_path(given)}))
         named = {**bounds, "assign": dict.fromkeys(selection.assigned, 0)}
         for option, queues in named.items():
             _refuse_unselected(option, queues, selected)
@@ -157,20 +153,31 @@ def _source(given: Mapping[str, str]) -> LogSource:
         raise OptionError(f"option {wrong[0]} cannot be used with a {kind}")
     compacted = one_of(given, "compacted", "true", "false") == "true"
     fails_on_data_loss = one_of(given, "failOnDataLoss", "true", "false") == "true"
+    # A stream imports this module too, but has no batch sources; their import costs more CPU than
+    # the plan of a stream.
     if path:
+        from rockoon_spark.object_stores import with_s3_settings
+        from rockoon_spark.source.store_directory import StoreDirectory
+
         settings = {name: given[name.lower()] for name in OF_S3 if name.lower() in given}
         try:
             location = with_s3_settings(path, settings)
         except ValueError as error:
             raise OptionError(str(error)) from None
-        broker = given.get("broker") or PurePath(redacted(path).partition("?")[0]).name
-        return StoreDirectory(location, broker, compacted, fails_on_data_loss)
+        return StoreDirectory(location, _broker_of_path(given), compacted, fails_on_data_loss)
+    from rockoon_spark.source.live_cluster import LiveCluster
+
     return LiveCluster(
         endpoint_of(given),
         skips_brokers_away=one_of(given, "onBrokerAway", "fail", "skip") == "skip",
         fails_on_data_loss=fails_on_data_loss,
         compacted=compacted,
     )
+
+
+def _broker_of_path(given: Mapping[str, str]) -> str:
+    """Return the name of the broker of a store directory."""
+    return given.get("broker") or PurePath(redacted(given["path"]).partition("?")[0]).name
 
 
 _ACCESS_VARIABLES = {

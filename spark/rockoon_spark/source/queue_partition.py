@@ -22,9 +22,13 @@ from rockoon_proto.v1.broker_pb2 import (
 )
 from rockoon_spark.broker_calls import READ_RETRY_SECONDS, PullClient, StatusClient
 from rockoon_spark.endpoint import AnyEndpoint
-from rockoon_spark.generations.parts import GenerationReplaced
 from rockoon_spark.records.columns import LogRecords
-from rockoon_spark.source.log_source import DamagedRange, in_batches, report_loss
+from rockoon_spark.source.log_source import (
+    DamagedRange,
+    GenerationReplaced,
+    in_batches,
+    report_loss,
+)
 
 _BYTES_PER_PULL = 2 << 20
 _MESSAGES_PER_PULL_MAX = 65_536

@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from rockoon.cluster import Cluster
+from rockoon.admin.reads import list_topics
 from rockoon.errors import (
     BrokerUnavailable,
     OffsetServiceUnavailable,
@@ -14,16 +14,20 @@ from rockoon.errors import (
     RockoonError,
     TopicNotFound,
 )
+from rockoon.net.connection import Connection
 from rockoon.offsets.offset_lookup import OffsetLookup
 from rockoon.offsets.start import ConsumeFrom
 from rockoon_core.clock import Backoff
 from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.broker_pb2 import PullRequest
 from rockoon_proto.v1.nameserver_pb2 import GetRouteRequest
-from rockoon_spark.endpoint import connect
+from rockoon_spark.endpoint import open_connection
 from rockoon_spark.records.selection import QueueKey
-from rockoon_spark.source.live_cluster import BrokerAway
-from rockoon_spark.source.log_source import existing_queues, keys_of
+from rockoon_spark.source.log_source import (
+    BrokerAway,
+    existing_queues,
+    keys_of,
+)
 from rockoon_spark.source.options import no_such_queue, no_such_topic
 from rockoon_spark.source.queue_partition import BatchRange, QueuePartition
 from rockoon_spark.stream.group_progress import AFTER_FENCE, GroupProgress
@@ -56,9 +60,9 @@ class StreamCluster:
 
     def __init__(self, options: StreamOptions, after_fence: str = AFTER_FENCE) -> None:
         self._options = options
-        self._blocking = connect(options.endpoint)
+        self._blocking = open_connection(options.endpoint)
         self._blocking.__enter__()
-        self._cluster: Cluster = self._blocking.asyncio
+        self._cluster: Connection = self._blocking.asyncio
         self._progress = (
             GroupProgress(self._cluster, options.group, after_fence) if options.group else None
         )
@@ -92,9 +96,8 @@ class StreamCluster:
     async def _topics(self) -> Sequence[str]:
         if self._options.topics:
             return sorted(self._options.topics)
-        listed = await self._cluster.admin.list_topics(
-            include_system=self._options.selection.includes_internal
-        )
+        includes_internal = self._options.selection.includes_internal
+        listed = await list_topics(self._cluster, include_system=includes_internal)
         return [
             route.name
             for route in listed
@@ -120,7 +123,7 @@ class StreamCluster:
         keys = {key for queue in now for key in keys_of(queue)}
         if not absent and assigned <= keys:
             return
-        routes = self._call(lambda: self._cluster.admin.list_topics(include_system=True))
+        routes = self._call(lambda: list_topics(self._cluster, include_system=True))
         existing = existing_queues(routes)
         for name in absent:
             if name not in existing.topics:

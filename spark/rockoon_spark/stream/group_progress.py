@@ -11,8 +11,8 @@ the group's progress follows them. Invariants:
 import logging
 from collections.abc import Collection, Mapping
 
-from rockoon.cluster import Cluster
 from rockoon.errors import ConsumeDisabled, Fenced, OffsetServiceUnavailable, RockoonError
+from rockoon.net.connection import Connection
 from rockoon.offsets.offset_store import RemoteOffsetStore
 from rockoon.offsets.start import ConsumeFrom, Start
 from rockoon_core.message_queue import MessageQueue
@@ -55,7 +55,7 @@ class GroupProgress:
         after_fence: sentences of `GroupFenced` about the next start of the stream.
     """
 
-    def __init__(self, cluster: Cluster, group: str, after_fence: str) -> None:
+    def __init__(self, cluster: Connection, group: str, after_fence: str) -> None:
         self._cluster = cluster
         self._group = group
         self._after_fence = after_fence

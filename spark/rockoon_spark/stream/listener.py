@@ -17,7 +17,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from rockoon.errors import RockoonError
-from rockoon_spark.endpoint import AnyEndpoint, connect
+from rockoon_spark.endpoint import AnyEndpoint, open_connection
 from rockoon_spark.stream.group_progress import (
     AFTER_FENCE,
     GroupFenced,
@@ -40,7 +40,7 @@ class BatchEnds(StreamingQueryListener):
     """
 
     def __init__(self, endpoint: AnyEndpoint) -> None:
-        self._blocking = connect(endpoint)
+        self._blocking = open_connection(endpoint)
         self._blocking.__enter__()
         self._groups: dict[str, GroupProgress] = {}
 

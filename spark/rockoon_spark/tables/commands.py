@@ -10,8 +10,10 @@ from types import FrameType
 from pyiceberg.exceptions import NoSuchTableError, RESTError
 
 from rockoon.errors import RockoonError
-from rockoon_spark.source.live_cluster import BrokerAway
-from rockoon_spark.source.log_source import DataLost
+from rockoon_spark.source.log_source import (
+    BrokerAway,
+    DataLost,
+)
 from rockoon_spark.source.option_table import OptionError
 from rockoon_spark.stream.group_progress import GroupFenced, GroupInUse
 from rockoon_spark.stream.plan import CheckpointError

@@ -28,8 +28,12 @@ from rockoon_core.message_queue import MessageQueue
 from rockoon_core.repeated_lines import limited
 from rockoon_core.valid_text import redacted
 from rockoon_spark.records.selection import EVERYTHING
-from rockoon_spark.source.live_cluster import BrokerAway
-from rockoon_spark.source.log_source import DamagedRange, DataLost, rows
+from rockoon_spark.source.log_source import (
+    BrokerAway,
+    DamagedRange,
+    DataLost,
+    rows,
+)
 from rockoon_spark.stream.cluster import StreamCluster
 from rockoon_spark.stream.options import StreamOptions
 from rockoon_spark.stream.plan import (
