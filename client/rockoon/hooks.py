@@ -23,7 +23,7 @@ class ProducerHooks(Protocol):
 
     @property
     def may_want(self) -> Callable[[], object] | None:
-        """Called for every message: `on_send` and `on_refused` are called if the result is true.
+        """Function that decides whether `on_send` or `on_refused` is called for a message.
 
         It is called for each message, so it must not be a Python function. None: `on_send` and
         `on_refused` are never called.

@@ -21,7 +21,8 @@ _NAMED = re.compile(rf"(topic|group):[%|a-zA-Z0-9_-]{{0,{GROUP_BYTES_MAX + 7}}}\
 
 
 def check_key_id(key_id: str) -> None:
-    """Raises InvalidArgument if a key cannot have this id, or the id is the services' own."""
+    """Check the id of a new key. Raises InvalidArgument if it is invalid, or reserved for
+    services."""
     if not KEY_ID.fullmatch(key_id):
         raise InvalidArgument(
             reason=f"{key_id[:80]!r} is no access key's name: 1 to 64 letters, digits and . _ -"

@@ -103,7 +103,8 @@ class GroupRules:
 
 
 def policy_from_wire(policy: nameserver_pb2.StartPolicy) -> StartPolicy:
-    """Raises InvalidArgument for a negative or unknown number."""
+    """Convert a start policy from the wire. Raises InvalidArgument for a negative or unknown
+    number."""
     if min(policy.timestamp_ms, policy.tail_messages, policy.duration_ms) < 0:
         raise InvalidArgument(reason="a start policy holds a negative number")
     try:

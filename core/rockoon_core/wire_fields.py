@@ -55,7 +55,8 @@ def fields(source: bytes, start: int, end: int) -> Iterator[Field]:
     """Yield the fields of the message in `source[start:end]`, in order.
 
     Raises:
-        ValueError: the bytes are not a message, or contain groups, which only the library supports.
+        ValueError: the bytes are not a message, or contain groups, which only protobuf's
+            own parser supports.
     """
     at = start
     while at < end:

@@ -674,7 +674,8 @@ def _reset_request(
     queues: Iterable[MessageQueue],
     member: str,
 ) -> offset_pb.PlanResetRequest:
-    """Raises InvalidArgument: a timestamp is not in epoch milliseconds."""
+    """Return the request for a plan. Raises InvalidArgument if a timestamp is not in epoch
+    milliseconds."""
     check_epoch_ms("timestamp_ms", target.timestamp_ms)
     return offset_pb.PlanResetRequest(
         group=group,

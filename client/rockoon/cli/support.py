@@ -43,7 +43,7 @@ _PRIVATE_KEY = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What a bundle is made from.
+    """Sources of a support bundle.
 
     Attributes:
         nameservers: "host:port,...".

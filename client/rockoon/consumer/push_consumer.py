@@ -142,8 +142,8 @@ class PushConsumer:
         redelivery: how failed messages are redelivered. A `RetryPolicy`, the default of clustering
             consumers: they are sent back to the broker and read again from the group's retry
             topic, or are dead letters after 16 redeliveries. A `LocalRedelivery`: this consumer
-            redelivers them until they succeed. Broadcasting consumers redeliver 16 times by
-            default, then drop the message.
+            redelivers them until they succeed. Broadcasting consumers deliver a message at most 16
+            times by default, then drop it.
         pull_limits: size of one pull, and how long a broker may hold it.
         flow_limits: how much one queue may hold.
         timing: commit interval and other times.

@@ -274,7 +274,7 @@ class BrokerSettings(CopySettings):
         return RESERVED_HOURS_DEFAULT if self.reserved_hours is None else self.reserved_hours
 
     def check(self) -> None:
-        """Raises SettingsError: values contradict each other."""
+        """Check that the values fit each other. Raises SettingsError."""
         self.for_store(("127.0.0.1", 0))
 
     def for_sequences(self) -> MemoryLimits:

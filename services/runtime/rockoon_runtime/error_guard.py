@@ -53,7 +53,7 @@ RPC_LATENCY = histogram(
 
 
 class Call(NamedTuple):
-    """Key of calls that are counted together."""
+    """Method and result of a call; calls with equal keys share a counter."""
 
     method: str
     """RocketMQ's spelling of request names: lower case, words joined by underscores."""

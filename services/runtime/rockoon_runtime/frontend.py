@@ -197,7 +197,8 @@ class ServiceSettings(
 
 
 class Frontend:
-    """See the module. A service creates it once, before it opens anything.
+    """Servers, access, TLS and telemetry of one service. The service creates it once, before it
+    opens files or ports.
 
     Args:
         service: short name, for example "broker".

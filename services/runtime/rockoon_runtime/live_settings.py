@@ -97,7 +97,8 @@ class LiveSettings(Generic[Settings]):
         logged, and the loaded value stays in use.
 
         Args:
-            stored: those of the node are stronger than those of all nodes (without `node`).
+            stored: live settings of the node, and of all nodes (without `node`). If both have a
+                name, the value of the node is used.
             revision: etcd's revision of these settings.
         """
         self.stored = sorted(stored, key=lambda each: (bool(each.node), each.name))

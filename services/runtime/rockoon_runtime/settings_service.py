@@ -27,7 +27,7 @@ APPLIED_SECONDS_MAX = 2.0
 
 
 class SettingsService(SettingsServicer):
-    """See the module.
+    """Shows the settings of a process, and checks and stores changes of its live settings.
 
     Args:
         service, node: see `LiveSetting` in settings.proto.

@@ -159,7 +159,7 @@ def _yaml_value(node: "yaml.Node", file: Path, depth: int) -> FileValue:
 
 
 def _mapping(pairs: Iterable[tuple[str, str, FileValue]]) -> dict[str, FileValue]:
-    """Raises FileError: a key occurs twice."""
+    """Return the values of a mapping by key. Raises FileError if a key occurs twice."""
     found: dict[str, FileValue] = {}
     for key, location, node in pairs:
         if key in found:

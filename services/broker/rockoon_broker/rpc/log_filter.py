@@ -56,7 +56,8 @@ class RecordFilter:
 
     @classmethod
     def of(cls, request: broker_pb2.ReadLogRequest) -> "RecordFilter":
-        """Raises InvalidArgument and InvalidOffset if a field is out of bounds."""
+        """Return the filter of a request. Raises InvalidArgument or InvalidOffset if a field is out
+        of bounds."""
         if len(request.queues) > QUEUES_PER_CALL_MAX:
             raise InvalidArgument(
                 reason=f"{len(request.queues)} queues, more than {QUEUES_PER_CALL_MAX}"

@@ -42,7 +42,7 @@ class TopicFilter(NamedTuple):
 
 
 class ReceiverProgram(NamedTuple):
-    """Network address and SDK of a receiver, for people; empty for clients of gateways."""
+    """Network address and SDK of a receiver, for display only; empty for clients of gateways."""
 
     address: str = ""
     sdk: ClientSdk = NO_SDK

@@ -119,7 +119,7 @@ class PulledPosition(NamedTuple):
 
 
 class ClientSdk(NamedTuple):
-    """Language and version of a reader's SDK, for people; empty: not reported."""
+    """Language and version of a reader's SDK, for display only; empty: not reported."""
 
     language: str = ""
     version: str = ""

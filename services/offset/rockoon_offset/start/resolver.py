@@ -55,7 +55,8 @@ class GroupSubscription(NamedTuple):
 
 
 class Subscriptions:
-    """Finds subscriptions of groups in the routes, and has a nameserver record missing ones.
+    """Finds subscriptions of groups in the routes, and requests that a nameserver records missing
+    ones.
 
     Args:
         table: the routes.

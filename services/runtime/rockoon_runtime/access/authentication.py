@@ -222,7 +222,8 @@ def is_signed(metadata: Sequence[tuple[str, Any]]) -> bool:
 
 
 def signature_in(metadata: Sequence[tuple[str, Any]]) -> Signature:
-    """Raises NotAuthenticated if the metadata has no valid signature header."""
+    """Return the signature in the metadata of a call. Raises NotAuthenticated if there is none, or
+    an invalid one."""
     header = next((value for name, value in metadata if name == ACCESS_METADATA_KEY), None)
     if header is None:
         raise refused("no key", "the call has no access key, and this cluster requires one")

@@ -35,8 +35,8 @@ class OpenCall:
                 self._task.cancel()
 
     def interrupted(self) -> RockoonError | None:
-        """Called in the cancelled task of the call. If `end` cancelled it, undo the cancellation so
-        that the task can send the error, and return the reason; otherwise return None."""
+        """Return the reason if `end` has cancelled the call, and undo the cancellation, so that the
+        task can send the error; otherwise return None. The cancelled task calls this."""
         if self.refusal is not None and self._task is not None:
             self._task.uncancel()
         return self.refusal
@@ -144,7 +144,8 @@ class Caller:
             raise self._call.refusal
 
     def require(self, action: Action, resource: str) -> None:
-        """Raises NotPermitted without the permission, or the error of `require_open`."""
+        """Check that the caller has a permission, and that the call may continue. Raises
+        NotPermitted, or the error of `require_open`."""
         self.require_open()
         key = self._keys.get(self.key_id)
         if key is None:

@@ -186,11 +186,11 @@ def gated(
 
 
 def parsed(parse: Callable[[bytes], Any] | None, raw: Any) -> Any:
-    """Raises InvalidArgument for bytes that are not a valid request."""
+    """Parse a request. Raises InvalidArgument if the bytes are invalid."""
     try:
         return raw if parse is None else parse(raw)
     except DecodeError as failure:
-        raise InvalidArgument(reason=f"it cannot be read: {failure}") from failure
+        raise InvalidArgument(reason=f"the request cannot be parsed: {failure}") from failure
 
 
 def no_request() -> None:
