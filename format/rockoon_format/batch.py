@@ -223,7 +223,7 @@ def queue_entries(
 
 
 def _entry_codes(layout: BatchLayout, store_timestamp_ms: int | None) -> NDArray[np.int64]:
-    """The code in each entry: a tags code, or the due time of a delayed message."""
+    """Return the code in each entry: a tags code, or the due time of a delayed message."""
     if layout.delays_ms is None:
         return layout.tag_codes
     if store_timestamp_ms is None:

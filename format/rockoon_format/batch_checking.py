@@ -392,7 +392,7 @@ def _check_few(frames: bytes, sizes: NDArray[np.int64], rules: BatchRules) -> Ba
 
 
 def _topic_parts(topic: bytes) -> dict[int, bytes]:
-    """The topic after its length, for each magic whose records can contain it."""
+    """Return the topic after its length, for each magic whose records can contain it."""
     parts = {}
     if len(topic) <= TOPIC_V1_BYTES_MAX:
         parts[MAGIC_V1] = len(topic).to_bytes() + topic

@@ -195,7 +195,7 @@ def _heads(
     flags: int | NDArray[np.int32],
     sys_flags: int | NDArray[np.int32],
 ) -> NDArray[np.void]:
-    """The fields in front of each body; sizes and body lengths are zero."""
+    """Return the fields in front of each body; sizes and body lengths are zero."""
     # Zeros, because the broker fills only its own fields: uninitialised memory of this process
     # would be stored and delivered to consumers.
     heads = np.zeros(len(bodies), dtype)
@@ -241,7 +241,7 @@ class Envelope(NamedTuple):
     """The other fields, serialised."""
 
     def around(self, frames: bytes, sizes: bytes) -> bytes:
-        """The whole message."""
+        """Return the message around records and their sizes."""
         lengths = _varint(len(frames)), _varint(len(sizes))
         first = (self.frames_tag, lengths[0], frames)
         return b"".join((*first, self.sizes_tag, lengths[1], sizes, self.rest))

@@ -196,7 +196,8 @@ def end_with_checksum(frames: bytes, ends: IntArray) -> NDArray[np.bool_]:
 def _tails(
     buffer: bytes | NDArray[np.uint8], ends: IntArray, properties_lengths: IntArray
 ) -> tuple[NDArray[np.uint8], NDArray[np.bool_], NDArray[np.bool_]]:
-    """The last 20 bytes of each record, uint8[n, 20]; which are the property, which resemble it."""
+    """Return the last 20 bytes of each record, uint8[n, 20], whether they are the checksum
+    property, and whether they resemble it; bool[n] both."""
     tails = sliding(buffer, f"V{PROPERTY_CRC_BYTES}")[ends - PROPERTY_CRC_BYTES]
     letters = tails.view(np.uint8).reshape(len(ends), PROPERTY_CRC_BYTES)
     alike = (letters[:, _IS_FIXED] == _FIXED_LETTERS).sum(1)
@@ -209,7 +210,7 @@ def _tails(
 
 
 def digits_of(checksums: NDArray[Any]) -> NDArray[np.uint8]:
-    """The ten digits of each checksum, uint8[n, 10]."""
+    """Return the ten digits of each checksum, uint8[n, 10]."""
     left = checksums.astype(np.uint32)
     digits = np.empty((len(left), PROPERTY_CRC_DIGITS), np.uint8)
     for place in range(PROPERTY_CRC_DIGITS):

@@ -196,7 +196,7 @@ class Columns:
         return [find_value(raw, name) for raw in self.properties_bytes]
 
     def places(self, indices: Sequence[int]) -> tuple[bytes, bytes, bytes]:
-        """The frames, and start and size of the given records in them: native int64."""
+        """Return the frames, and start and size of the given records in them: native int64."""
         chosen = slice(indices.start, indices.stop) if isinstance(indices, range) else list(indices)
         starts, sizes = self._parts.starts[chosen], self.lengths[chosen]
         return self._frames, starts.astype(np.int64).tobytes(), sizes.tobytes()
@@ -265,7 +265,7 @@ class OnlyRecord(NamedTuple):
 
 
 def only_record(frames: Buffer, start: int, end: int, *, compared: bool) -> OnlyRecord | None:
-    """The single record between two positions, without an array for each field.
+    """Return the single record between two positions, without an array for each field.
 
     None if `decode_columns` must handle it, for example because the record is not whole or is long.
 

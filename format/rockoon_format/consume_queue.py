@@ -147,7 +147,7 @@ class LogCutter:
 
 
 def _unpacked(heads: bytearray, bounds: bytes, entries: bytes) -> QueueRuns:
-    """The runs in the kernel's result."""
+    """Return the runs in the kernel's result."""
     topics, queues, files, firsts = np.frombuffer(heads, np.int64).reshape(4, -1)
     return QueueRuns(topics, queues, files, firsts, np.frombuffer(bounds, np.int32), entries)
 

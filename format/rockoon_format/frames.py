@@ -137,9 +137,9 @@ def locate(buffer: bytes | NDArray[np.uint8], starts: IntArray) -> Parts:
 def locate_whole(
     buffer: bytes, sizes: IntArray, bounds: tuple[int, int], *, compared: bool
 ) -> tuple[Parts, bytes] | None:
-    """The parts of back-to-back records, and with `compared` a state byte for each (`DAMAGED`,
-    `WHOLE`, see `checksums.compare`). None: use the general path, for example because a record is
-    not whole or has another size.
+    """Return the parts of back-to-back records, and with `compared` a state byte for each
+    (`DAMAGED`, `WHOLE`, see `checksums.compare`). None: use the general path, for example because a
+    record is not whole or has another size.
 
     Args:
         buffer: contains the records between the bounds.
@@ -156,7 +156,7 @@ def locate_whole(
 
 
 def _parts(starts: IntArray, prefixes: NDArray[np.void], rows: NDArray[np.int64]) -> Parts:
-    """The `Parts` in the kernel's result."""
+    """Return the `Parts` in the kernel's result."""
     # Not `*rows`: NumPy ends the iteration with an error whose text costs more than the rows.
     return Parts(
         starts,

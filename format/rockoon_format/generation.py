@@ -207,7 +207,8 @@ class Manifest:
         return next((topic for topic in self.topics if topic.topic == name), None)
 
     def to_json(self) -> bytes:
-        """The file's content; raises GenerationError if the manifest contradicts itself."""
+        """Return the content of `manifest.json`; raises GenerationError if the manifest contradicts
+        itself."""
         self.check()
         content = asdict(self)
         if self.version == FORMER_VERSION:
@@ -315,12 +316,12 @@ def tail_start(log_end: int, log_file_bytes: int) -> int:
 
 
 def encode_current(generation: int) -> bytes:
-    """The content of `current`: the number of the generation in use."""
+    """Return the content of `current`: the number of the generation in use."""
     return json.dumps({"generation": generation}).encode() + b"\n"
 
 
 def decode_current(text: bytes) -> int:
-    """The generation number in `current`; raises GenerationError if it is not valid."""
+    """Return the generation number in `current`; raises GenerationError if it is not valid."""
     try:
         content = json.loads(text)
         if set(content) != {"generation"}:
@@ -334,19 +335,19 @@ def decode_current(text: bytes) -> int:
 
 
 def generation_name(number: int) -> str:
-    """The name of a generation's directory: twenty digits."""
+    """Return the name of a generation's directory: twenty digits."""
     return offset_to_file_name(number)
 
 
 def part_names(number: int) -> tuple[str, str]:
-    """The names of a part's files: its records and its entries."""
+    """Return the names of a part's files: its records and its entries."""
     if not 0 <= number < PARTS_MAX:
         raise ValueError(f"there can be no part {number}")
     return f"{number:05d}.records", f"{number:05d}.entries"
 
 
 def superseded_name(number: int) -> str:
-    """The name of a part's file of superseded rows."""
+    """Return the name of a part's file of superseded rows."""
     return f"{number:05d}.superseded"
 
 
@@ -402,7 +403,7 @@ def _each(
 
 
 def _numbers(kind: type[Any], item: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a class in JSON: texts for `str` fields, numbers for all others."""
+    """Return the fields of a class in JSON: texts for `str` fields, numbers for all others."""
     _expect(kind, item)
     texts = {field.name for field in fields(kind) if field.type is str}
     return {name: str(value) if name in texts else _number(value) for name, value in item.items()}

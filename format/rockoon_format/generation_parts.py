@@ -76,7 +76,7 @@ class EntriesColumn:
     count: int
 
     def bytes_of(self, rows: slice) -> slice:
-        """The bytes of the given items."""
+        """Return the bytes of the given items."""
         width = self.dtype.itemsize
         return slice(self.start + width * rows.start, self.start + width * rows.stop)
 
@@ -180,7 +180,7 @@ class PartEntries:
         return replace(self, superseded=rows[: len(self)])
 
     def kept_rows(self, rows: slice | None = None) -> NDArray[np.int64]:
-        """The numbers of the rows that are not superseded, ascending.
+        """Return the numbers of the rows that are not superseded, ascending.
 
         Args:
             rows: the rows to look at, with both bounds; all if None.
@@ -191,12 +191,12 @@ class PartEntries:
         return start + np.flatnonzero(~self.superseded[start:stop])
 
     def next_kept(self, row: int) -> int:
-        """The first row from `row` on that is not superseded; one must exist."""
+        """Return the first row from `row` on that is not superseded; one must exist."""
         # `argmin` of booleans ends at the first False.
         return row if self.superseded is None else row + int(self.superseded[row:].argmin())
 
     def last_kept(self, row: int) -> int:
-        """The last row up to `row` that is not superseded; one must exist."""
+        """Return the last row up to `row` that is not superseded; one must exist."""
         return row if self.superseded is None else row - int(self.superseded[row::-1].argmin())
 
     @property
@@ -221,7 +221,7 @@ class PartEntries:
         return rows if self.superseded is None else rows[~self.superseded[rows]]
 
     def row_at(self, physical_offset: int) -> int | None:
-        """The row of the kept record with this position in the log; None if there is none.
+        """Return the row of the kept record with this position in the log; None if there is none.
 
         Physical offsets ascend within a slice, so all slices are searched in parallel.
         """
@@ -240,7 +240,8 @@ class PartEntries:
         return int(found[0]) if len(found) else None
 
     def encode(self) -> bytes:
-        """The `.entries` file; raises GenerationError if they are not valid (see `check`)."""
+        """Return the `.entries` file; raises GenerationError if they are not valid (see
+        `check`)."""
         self.check()
         names = b"".join(_encode_topic(topic) for topic in self.topics)
         head = _HEAD.pack(
@@ -353,7 +354,7 @@ def superseded_bytes(rows: int) -> int:
 
 
 def encode_superseded(rows: NDArray[np.bool_]) -> bytes:
-    """The `.superseded` file; see `PartEntries.superseded`."""
+    """Return the `.superseded` file; see `PartEntries.superseded`."""
     return np.packbits(rows, bitorder="little").tobytes()
 
 
@@ -554,7 +555,7 @@ def _keys(view: memoryview, found: Scan) -> tuple[NDArray[np.int64], NDArray[np.
 
 
 def _scans(view: memoryview) -> Iterator[Scan]:
-    """The records, checked, in chunks of at least one."""
+    """Yield the records, checked, in chunks of at least one."""
     at = 0
     while at < len(view):
         found = scan(view, at, len(view), records_max=_RECORDS_PER_SCAN)

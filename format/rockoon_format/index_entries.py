@@ -64,11 +64,11 @@ class KeyEntries:
         return len(self.hashes)
 
     def first(self, count: int) -> "KeyEntries":
-        """The first `count`."""
+        """Return the first `count` entries."""
         return KeyEntries(self.hashes[:count], self.offsets[:count], self.timestamps_ms[:count])
 
     def behind(self, count: int) -> "KeyEntries":
-        """All except the first `count`."""
+        """Return all entries after the first `count`."""
         return KeyEntries(self.hashes[count:], self.offsets[count:], self.timestamps_ms[count:])
 
 
@@ -93,7 +93,7 @@ def packed_keys(frames: bytes, start: int) -> PackedKeys | None:
 
 
 def joined(parts: Sequence[KeyEntries]) -> KeyEntries:
-    """One part after the other; at least one part."""
+    """Return the entries of several parts, one part after the other; at least one part."""
     if len(parts) == 1:
         return parts[0]
     return KeyEntries(
@@ -198,7 +198,7 @@ def key_hashes(
 
 
 def _copied(data: Bytes, starts: IntArray, lengths: IntArray) -> tuple[bytes, IntArray]:
-    """A private copy of the given ranges as bytes, and the starts in it."""
+    """Return a private copy of the given ranges as bytes, and the starts in it."""
     if not len(starts):
         return b"", starts
     first = int(starts.min())

@@ -180,7 +180,7 @@ def header_with(
     store_timestamps_ms: NDArray[np.int64],
     slots_used: int,
 ) -> IndexHeader:
-    """The header after more keys, at least one.
+    """Return the header after more keys, at least one.
 
     Args:
         slots_used: number of these keys that are the first of their slots.

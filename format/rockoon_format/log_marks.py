@@ -68,7 +68,7 @@ class LogTopics(NamedTuple):
     incarnations: Mapping[str, int] = MappingProxyType({})
 
     def after(self, change: TopicChange) -> "LogTopics":
-        """The topics after a change."""
+        """Return the topics after a change."""
         changed = {**self.incarnations, **change.incarnations}
         known = {name: number for name, number in changed.items() if number is not None}
         return LogTopics(change.revision, change.history, known)
@@ -87,7 +87,7 @@ class EpochMark(NamedTuple):
     numbers: Mapping[str, Mapping[int, int]] = MappingProxyType({})
 
     def begun_with(self, physical_offset: int) -> tuple[EpochBegin, ...]:
-        """All known epochs, the record's own included.
+        """Return all known epochs, the record's own included.
 
         Args:
             physical_offset: of the record.
@@ -98,7 +98,7 @@ class EpochMark(NamedTuple):
 
 
 def encode_epoch_mark(mark: EpochMark) -> bytes:
-    """The body, with the newest BEGUN_MAX epochs."""
+    """Return the body of a record with the tag EPOCH, with the newest BEGUN_MAX epochs."""
     content = {
         "epoch": mark.epoch,
         "leader": mark.leader,
@@ -137,7 +137,7 @@ def decode_epoch_mark(body: bytes) -> EpochMark:
 
 
 def encode_topic_change(change: TopicChange) -> bytes:
-    """The body of a record with the tag TOPIC."""
+    """Return the body of a record with the tag TOPIC."""
     return _encoded(_topics_content(*change[:3]) | {"anew": change.restarted})
 
 

@@ -131,7 +131,7 @@ def group_resource(group: str) -> str:
 
 
 def topic_resource(topic: str) -> str:
-    """The resource of a topic: that of its group, or of its parent if it is a lite topic."""
+    """Return the resource of a topic: that of its group, or of its parent if it is a lite topic."""
     if is_retry_topic(topic):
         return group_resource(topic.removeprefix(RETRY_TOPIC_PREFIX))
     if is_dlq_topic(topic):
@@ -142,7 +142,7 @@ def topic_resource(topic: str) -> str:
 
 
 def topic_need(action: Action, topic: str) -> Need:
-    """The permission for an action on a topic.
+    """Return the permission for an action on a topic.
 
     The broker's own topics contain messages of all topics (half messages, delayed messages), so
     every action on them requires the admin permission.

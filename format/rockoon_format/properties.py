@@ -183,7 +183,7 @@ TRACEPARENT_MARK = f"{TRACEPARENT}\x01".encode()
 
 
 def find_traceparents(records: bytes, count_max: int) -> list[str]:
-    """The trace contexts in the first `SEARCHED_BYTES_MAX` bytes of stored records.
+    """Return the trace contexts in the first `SEARCHED_BYTES_MAX` bytes of stored records.
 
     Searches the bytes and decodes no message. Text in a body that looks like one counts as well.
 

@@ -124,7 +124,7 @@ class Scan:
         return len(self.offsets)
 
     def between(self, first: int, end: int) -> "Scan":
-        """The records with the given indices; `end` and `position` are unchanged."""
+        """Return the records with the given indices; `end` and `position` are unchanged."""
         columns: dict[str, Any] = {
             each.name: column[first:end]
             for each in fields(self)
@@ -327,7 +327,7 @@ def extent_in_place(window: bytes, base: int, end: int) -> tuple[int, bool]:
 
 
 def _ended_by_delay_level(records: Scan, bad: int) -> Scan:
-    """The records before one whose delay level is not a number."""
+    """Return the records before one whose delay level is not a number."""
     position = int(records.offsets[bad])
     left = replace(records.between(0, bad), end=ScanEnd.BAD_DELAY_LEVEL, position=position)
     # Topics are numbered in order of appearance.
@@ -390,7 +390,7 @@ def _result(
     stop: int,
     delay_levels_ms: Sequence[int] | None,
 ) -> Scan:
-    """The columns; without tag codes if there are no delay levels."""
+    """Return the columns; without tag codes if there are no delay levels."""
     count = len(sizes)
     prefix = parts.prefix
     store_at = parts.starts + AT_STORE_TIMESTAMP_V4 + parts.born_extra_bytes

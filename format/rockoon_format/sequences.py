@@ -78,7 +78,7 @@ class FoundSequences:
     """Each record's position in its batch, int64[m]."""
 
     def of(self, chosen: NDArray[np.bool_]) -> "FoundSequences":
-        """The records that a mask selects, bool[m]."""
+        """Return the sequences of the records that a mask selects, bool[m]."""
         if chosen.all():
             return self
         return FoundSequences(
@@ -187,7 +187,7 @@ def _candidates(frames: bytes, ends: IntArray) -> tuple[IntArray, IntArray, NDAr
 
 
 def _from_hex(digits: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-    """The decoded rows of digits, and which rows are valid lower-case digits; other rows are
+    """Return the decoded rows of digits, and which rows are valid lower-case digits; other rows are
     undefined."""
     text = digits.tobytes()
     # If all rows are valid, one conversion needs a tenth of the time.

@@ -125,7 +125,7 @@ async def abort(context: Any, error: RockoonError) -> None:
 
 
 def clipped(text: str, bytes_max: int) -> str:
-    """A text, or its beginning if it is long."""
+    """Return a text, or its beginning if it is long."""
     raw = text.encode(errors="replace")
     return text if len(raw) <= bytes_max else raw[:bytes_max].decode(errors="ignore") + "..."
 
@@ -208,8 +208,9 @@ class ErrorTableGuard:
         return make(guard, **serializer)
 
     def _checked(self, parse: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
-        """A deserialiser of a stream's requests. The stream ends at the first request that cannot
-        be parsed, or that arrives when `may_answer` raises; such a request is not executed."""
+        """Return a deserialiser of a stream's requests. The stream ends at the first request that
+        cannot be parsed, or that arrives when `may_answer` raises; such a request is not
+        executed."""
         may_answer = self._may_answer
 
         def checked(raw: bytes) -> Any:
@@ -222,7 +223,8 @@ class ErrorTableGuard:
         return checked
 
     def _sending(self, behaviour: Handler) -> Handler:
-        """A method with a stream of responses, as a coroutine."""
+        """Return a coroutine function that sends the responses of a method with a stream of
+        responses."""
 
         may_answer = None if self._may_answer is no_objection else self._may_answer
 
@@ -246,7 +248,8 @@ class ErrorTableGuard:
     def _guarded(
         self, path: str, behaviour: Handler, parse: Callable[[bytes], Any] | None = None
     ) -> Handler:
-        """A method with a stream of requests or responses."""
+        """Return a method with a stream of requests or responses, with checks of its call before
+        and after it. It answers errors of the table, and INTERNAL for a bug."""
 
         async def guarded(request: Any, context: Any) -> Any:
             self.last_call = time.monotonic()
@@ -275,7 +278,8 @@ class ErrorTableGuard:
     def _timed(
         self, path: str, behaviour: Handler, parse: Callable[[bytes], Any] | None
     ) -> Handler:
-        """A method with one request and one response. Creates no object per call."""
+        """Like `_guarded`, for a method with one request and one response; also records the
+        duration of each call. It creates no object per call."""
         name = method_name(path)
         check_call, may_answer, calls = self._check_call, self._may_answer, self._calls
         times = partial(calls.record_request, name)
@@ -313,7 +317,8 @@ class ErrorTableGuard:
         return guarded
 
     def _traced(self, path: str, behaviour: Handler, context: Any) -> Handler:
-        """A method within a span, if its caller has one."""
+        """Return a method that runs in a span below the span of its caller, if the caller has
+        one."""
         assert self.tracer is not None
         for key, value in context.invocation_metadata():
             if key == TRACEPARENT_METADATA_KEY:
@@ -323,7 +328,8 @@ class ErrorTableGuard:
         return behaviour
 
     def _overruled(self, error: RockoonError) -> RockoonError:
-        """The error for the caller: an error is a response, and `may_answer` may refuse it."""
+        """Return the error to send: the given one, or the refusal of `may_answer`, which also
+        refuses errors as responses."""
         try:
             self._may_answer()
         except RockoonError as refusal:

@@ -155,7 +155,7 @@ class ConnectionSettings:
     )
 
     def limits(self, message_bytes_max: int) -> Limits:
-        """The limits of each connection, from the settings."""
+        """Return the limits of each connection, from the settings."""
         return Limits(
             message_bytes_max=message_bytes_max,
             header_list_bytes_max=self.headers_bytes_max,
@@ -172,7 +172,7 @@ class ConnectionSettings:
         )
 
     def addresses(self) -> Addresses:
-        """The bounds per address, shared by all listeners of the service."""
+        """Return the bounds per address, shared by all listeners of the service."""
         return Addresses(self.connections_per_address_max, self.calm_seconds)
 
 
@@ -253,7 +253,7 @@ class Frontend:
             )
 
     def telemetry(self, table: Iterable[Metric], measure: Measure, node_id: str = "") -> Telemetry:
-        """The telemetry of the service: its metrics, those of every service, and its traces.
+        """Return the telemetry of the service: its metrics, those of every service, and its traces.
 
         Args:
             table: all metrics of the service itself.
@@ -292,7 +292,7 @@ class Frontend:
         own_access: bool = False,
         accepts_plain: bool = False,
     ) -> GrpcServer:
-        """A server that the caller enters.
+        """Return a server, not entered yet.
 
         Args:
             register, service_names, calls_max, kept, reuse_port, accepts_plain: see `GrpcServer`.

@@ -147,7 +147,7 @@ class Program(Generic[Settings]):
 
 
 def node_name(settings: object) -> str:
-    """The name of a process in log lines; a replica's own name, not the name of its log."""
+    """Return the name of a process in log lines; a replica's own name, not the name of its log."""
     return str(getattr(settings, "process_name", getattr(settings, "name", "")))
 
 
@@ -180,8 +180,8 @@ def run(program: Program[Settings]) -> int:
 
 
 def loaded_settings(program: Program[Settings], arguments: dict[str, Any]) -> Loaded[Settings]:
-    """A service's settings from the file of `--config`, the environment and the command line.
-    Raises SettingsError."""
+    """Return a service's settings from the file of `--config`, the environment and the command
+    line. Raises SettingsError."""
     config = arguments.pop("config")
     loaded = load(
         program.settings_class,
@@ -327,7 +327,8 @@ def parent_gone(loop: asyncio.AbstractEventLoop, stop: Stop) -> None:
 
 
 def root_cause(failure: BaseException) -> BaseException:
-    """The first exception inside nested groups (a TaskGroup wraps the exceptions of its tasks)."""
+    """Return the first exception inside nested groups (a TaskGroup wraps the exceptions of its
+    tasks)."""
     while isinstance(failure, BaseExceptionGroup):
         failure = failure.exceptions[0]
     return failure

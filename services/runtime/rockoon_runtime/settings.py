@@ -32,12 +32,13 @@ SettingsCheck = Callable[[Any], Iterable[str]]
 
 
 def faults_of(settings: Any, checks: Iterable[SettingsCheck]) -> list[str]:
-    """The faults that checks find; a fault that several checks find is there once."""
+    """Return the faults that checks find; a fault that several checks find is there once."""
     return [*dict.fromkeys(fault for check in checks for fault in check(settings))]
 
 
 def refused_by(function: Callable[[Any], object]) -> SettingsCheck:
-    """A check that yields the SettingsError of a function that a start calls with the settings."""
+    """Return a check that yields the SettingsError of a function that a start calls with the
+    settings."""
 
     def check(settings: Any) -> Iterator[str]:
         try:
@@ -59,7 +60,7 @@ def setting(
     shared: bool = False,
     live: bool = False,
 ) -> Any:
-    """A field of a settings class.
+    """Return a field of a settings class.
 
     Args:
         default: value if no source sets it.
@@ -235,7 +236,7 @@ def parse_bool(raw: object) -> bool:
 
 
 def parse_int(raw: object) -> int:
-    """An integer of 64 bits, or a size such as "64MiB"."""
+    """Parse an integer of 64 bits, or a size such as "64MiB"."""
     match = re.fullmatch(r"\s*(-?\d+)\s*([A-Za-z]*)\s*", str(raw))
     if match is None or match[2].upper() not in SIZE_UNITS:
         raise ValueError(raw)
@@ -316,7 +317,7 @@ def command_line(
 
 
 def render(loaded: Loaded[Any]) -> str:
-    """All settings as a TOML file, with the source of each value in a comment."""
+    """Return all settings as a TOML file, with the source of each value in a comment."""
     lines = []
     for field in dataclasses.fields(loaded.value):
         value = getattr(loaded.value, field.name)
@@ -331,7 +332,7 @@ def render(loaded: Loaded[Any]) -> str:
 
 
 def shared_settings(settings: Any) -> dict[str, str]:
-    """The settings that should be equal on all nodes: name to value, in TOML."""
+    """Return the settings that should be equal on all nodes: name to value, in TOML."""
     return {
         field.name: toml_text(getattr(settings, field.name))
         for field in dataclasses.fields(settings)

@@ -23,7 +23,7 @@ EVERY_ADDRESS = ("", "0.0.0.0", "::")
 
 
 def addresses(*, listen: tuple[str, ...] = (), dialed: tuple[str, ...] = ()) -> SettingsCheck:
-    """A check that addresses are "host:port".
+    """Return a check that addresses are "host:port".
 
     Args:
         listen: names of settings with an address to listen on; its host may be empty, its port 0.
@@ -47,7 +47,7 @@ def addresses(*, listen: tuple[str, ...] = (), dialed: tuple[str, ...] = ()) -> 
 
 
 def directory(name: str) -> SettingsCheck:
-    """A check that a directory exists or can be created, and that this user may write there.
+    """Return a check that a directory exists or can be created, and that this user may write there.
 
     Args:
         name: of the setting.
@@ -84,7 +84,7 @@ def tls_files(settings: TlsSettings) -> Iterator[str]:
 
 
 def caller_files(tls_of: Callable[[Any], Tls | None], prefix: str) -> SettingsCheck:
-    """A check of the files of connections that the service opens.
+    """Return a check of the files of connections that the service opens.
 
     Args:
         tls_of: returns their TLS; raises SettingsError.

@@ -161,7 +161,8 @@ class ServerTls:
         return self._files.value[0]
 
     def context(self) -> ssl.SSLContext:
-        """The context of a server. Each handshake uses the certificate that is then in use."""
+        """Return the context of a server. Each handshake uses the certificate that is then in
+        use."""
         return self._files.value[1]
 
     def measurement(self) -> Measurement:
@@ -202,7 +203,7 @@ class PeerIdentity:
 
 
 def peer_identity(context: Any) -> PeerIdentity | None:
-    """The identity in the certificate with which this connection was opened.
+    """Return the identity in the certificate with which this connection was opened.
 
     Args:
         context: of the call.

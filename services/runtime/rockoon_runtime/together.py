@@ -157,7 +157,7 @@ def main() -> int:
 
 
 def by_package(arguments: Sequence[str]) -> list[list[str]]:
-    """The options before the first package, then each package with its options."""
+    """Return the options before the first package, then each package with its options."""
     parts: list[list[str]] = [[]]
     for argument in arguments:
         if not argument.startswith("-"):

@@ -175,13 +175,14 @@ KEPT = (CLUSTER_METADATA_KEY, ACCESS_METADATA_KEY, TRACEPARENT_METADATA_KEY)
 
 
 def connections_bound(connections_max: int) -> int:
-    """The given bound, or half of the files that the process may open if that is less."""
+    """Return the maximum of connections: the given one, or half of the files that the process may
+    open, if that is less."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(min(connections_max, files // 2), 1)
 
 
 def half_of(calls_max: int) -> int:
-    """The calls that one address may have in progress, if no setting limits them."""
+    """Return the maximum of calls in progress of one address, if no setting has one."""
     return -(-calls_max // 2)
 
 
@@ -288,7 +289,7 @@ class GrpcServer:
         self.health_port = 0
 
     def _health_server(self, handshake_seconds_max: float) -> Server:
-        """A server without TLS that reports health, and has no other method."""
+        """Return a server without TLS that reports health, and has no other method."""
         server = Server(
             calls_max=HEALTH_CALLS_MAX,
             connections_max=connections_bound(HEALTH_CONNECTIONS_MAX),

@@ -234,7 +234,7 @@ def signature_in(metadata: Sequence[tuple[str, Any]]) -> Signature:
 
 
 def clock_text(epoch_ms: int) -> str:
-    """A time as UTC text with seconds, for error texts that compare two clocks."""
+    """Return a time as UTC text with seconds, for error texts that compare two clocks."""
     try:
         moment = datetime.datetime.fromtimestamp(epoch_ms / 1000, datetime.UTC)
     except (OverflowError, ValueError, OSError):

@@ -158,7 +158,7 @@ CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
 
 
 def current_caller() -> Caller | None:
-    """The caller of the call in progress; None if access is off."""
+    """Return the caller of the call in progress; None if access is off."""
     return CALLER.get()
 
 

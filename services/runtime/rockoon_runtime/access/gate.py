@@ -157,7 +157,7 @@ def gated(
     *,
     is_stream: bool,
 ) -> Behaviour:
-    """A coroutine method that runs `behaviour` for permitted calls.
+    """Return a coroutine method that runs `behaviour` for permitted calls.
 
     Requests arrive as bytes because signatures cover bytes, and because requests of strangers are
     not parsed before their signature is verified.
@@ -194,7 +194,7 @@ def parsed(parse: Callable[[bytes], Any] | None, raw: Any) -> Any:
 
 
 def no_request() -> None:
-    """The request of a stream: none, because the method checks each request itself."""
+    """Return None as the request of a stream, because the method checks each request itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,7 +234,7 @@ class AccessSettings:
 
 
 def cluster_credentials(settings: AccessSettings) -> Credentials | None:
-    """The credentials with which this service signs its calls; None if access is off.
+    """Return the credentials with which this service signs its calls; None if access is off.
 
     Raises:
         SettingsError: access is on without a valid cluster secret, or off with one.
@@ -288,7 +288,7 @@ def cluster_secrets(settings: AccessSettings) -> Secrets:
 
 
 def access_gate(settings: AccessSettings, cluster: Credentials | None, rules: Rules) -> Gate | None:
-    """The gate in front of a service's methods; None if access is off.
+    """Return the gate in front of a service's methods; None if access is off.
 
     Args:
         settings: settings of the service.

@@ -119,7 +119,7 @@ class ClusterKey(KnownKey):
 
 
 def understood(permission: AccessPermission) -> AccessPermission:
-    """The permission without actions of later versions."""
+    """Return a permission without the actions that this version does not know."""
     actions = [action for action in permission.actions if action in ACTIONS]
     return AccessPermission(resource=permission.resource, actions=actions)
 
@@ -174,7 +174,8 @@ def require(key: KnownKey, action: Action, resource: str) -> None:
 
 
 def shown(resource: str) -> str:
-    """A resource name for texts and logs: escaped and clipped, since callers may send any name."""
+    """Return a resource name for texts and logs: escaped and clipped, since callers may send any
+    name."""
     if len(resource) <= RESOURCE_CHARACTERS_MAX and resource.isprintable():
         return resource
     return resource[:RESOURCE_CHARACTERS_MAX].encode("unicode_escape").decode() + "..."

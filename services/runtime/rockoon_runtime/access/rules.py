@@ -38,7 +38,7 @@ def nothing_more(_request: object) -> Iterable[Need]:
 
 
 def on_cluster(action: Action, *, never_open: bool = False) -> Rule:
-    """A permission on the cluster for every request."""
+    """Return a permission on the cluster for every request."""
     needs: tuple[Need, ...] = ((action, CLUSTER),)
     return Rule(lambda _request: needs, never_open=never_open)
 
@@ -81,7 +81,7 @@ REASONS = (
 
 
 def refused(kind: str, reason: str, **details: object) -> NotAuthenticated:
-    """The error of a call that is not authenticated; its kind is one of REASONS."""
+    """Return the error of a call that is not authenticated; its kind is one of REASONS."""
     return NotAuthenticated(reason=reason, kind=kind, **details)
 
 

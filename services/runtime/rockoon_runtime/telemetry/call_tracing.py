@@ -28,7 +28,7 @@ _propagator = TraceContextTextMapPropagator()
 
 
 def context_of(traceparent: str) -> Context:
-    """The context in a `traceparent`; an empty one if it is not valid."""
+    """Return the context in a `traceparent`; an empty one if it is not valid."""
     return _propagator.extract({"traceparent": traceparent}, getter=default_getter)
 
 
@@ -38,7 +38,7 @@ def traced_call(
     traceparent: str,
     behaviour: Callable[[Any, Any], Awaitable[Any]],
 ) -> Callable[[Any, Any], Awaitable[Any]]:
-    """A method within a span of its call. The span records an exception and raises it.
+    """Return a method within a span of its call. The span records an exception and raises it.
 
     Args:
         tracer: continues sampled traces, and starts none.
@@ -68,7 +68,7 @@ def traced_call(
 
 
 def linked_contexts(traceparents: Sequence[str]) -> Sequence[SpanContext]:
-    """The sampled contexts of messages."""
+    """Return the sampled contexts of messages."""
     found = (get_current_span(context_of(each)).get_span_context() for each in traceparents)
     return [context for context in found if context.is_valid and context.trace_flags.sampled]
 

@@ -59,7 +59,7 @@ class Metric:
             raise ValueError(f"{self.name}: bounds {self.bounds} do not ascend")
 
     def at(self, value: float, *labels: object) -> "Measurement":
-        """A value of this metric.
+        """Return a measurement with a value of this metric.
 
         Args:
             value: in the metric's unit; True and False are 1 and 0.
@@ -72,7 +72,7 @@ class Metric:
         return Measurement(self, number, self._values(labels))
 
     def spread(self, counts: Sequence[int], total: float, *labels: object) -> "Measurement":
-        """The contents of this histogram.
+        """Return a measurement with the buckets of this histogram.
 
         Args:
             counts: by bucket, one more than there are bounds.
@@ -182,7 +182,7 @@ class Snapshots:
         self._last_seconds = -math.inf
 
     def collect(self) -> Collected:
-        """A new snapshot. Must not be called on the loop's thread.
+        """Return a new snapshot. Must not be called on the loop's thread.
 
         Returns:
             Values by metric; empty if the service is ending or does not answer.
@@ -191,7 +191,7 @@ class Snapshots:
             return self._collect_now()
 
     def recent(self) -> Collected:
-        """The last snapshot if it is less than a second old, otherwise a new one."""
+        """Return the last snapshot if it is less than a second old, otherwise a new one."""
         with self._one_at_a_time:
             fresh = time.monotonic() - self._last_seconds < RECENT_SECONDS
             return self._last if fresh else self._collect_now()

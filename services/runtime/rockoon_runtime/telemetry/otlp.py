@@ -39,7 +39,7 @@ def require_sdk() -> None:
 
 
 def resource_of(labels: Mapping[str, str]) -> "Resource":
-    """The exporting process in OpenTelemetry's terms, from the labels of metrics."""
+    """Return the OpenTelemetry resource of this process, made from the labels of metrics."""
     from opentelemetry.sdk.resources import Resource
 
     return Resource.create(
@@ -53,7 +53,7 @@ def resource_of(labels: Mapping[str, str]) -> "Resource":
 
 
 def meter_provider(endpoint: str, interval_seconds: float, snapshots: Snapshots) -> "MeterProvider":
-    """A provider that sends a service's metrics periodically, from its own thread.
+    """Return a provider that sends a service's metrics periodically, from its own thread.
 
     Args:
         endpoint: URL of the collector.
@@ -83,7 +83,7 @@ def meter_provider(endpoint: str, interval_seconds: float, snapshots: Snapshots)
 
 
 def metric_exporter(endpoint: str, snapshots: Snapshots) -> "MetricExporter":
-    """An exporter that adds histograms. OpenTelemetry's API has no observable histogram, and
+    """Return an exporter that adds histograms. OpenTelemetry's API has no observable histogram, and
     recording each value in the SDK would cost time for every message."""
     from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
 
@@ -105,7 +105,7 @@ def metric_exporter(endpoint: str, snapshots: Snapshots) -> "MetricExporter":
 
 
 def exported_histograms(snapshots: Snapshots, began_ns: int) -> "Iterable[ExportedMetric]":
-    """The histograms of the snapshot from which the other metrics came.
+    """Yield the histograms of the snapshot from which the other metrics came.
 
     Args:
         snapshots: source of the values.
@@ -143,7 +143,7 @@ def data_point(
 
 
 def labelled(measurement: Measurement, labels: Mapping[str, str]) -> dict[str, str]:
-    """The labels of a value, after those of the process."""
+    """Return the labels of the process, followed by those of a value."""
     return {**labels, **dict(zip(measurement.metric.labels, measurement.labels, strict=True))}
 
 
@@ -162,7 +162,7 @@ def observer(
 
 
 def tracer_provider(endpoint: str, labels: Mapping[str, str]) -> "TracerProvider":
-    """A provider that sends spans in batches, from its own thread.
+    """Return a provider that sends spans in batches, from its own thread.
 
     A service starts no trace: it continues the sampled traces of its callers.
     """

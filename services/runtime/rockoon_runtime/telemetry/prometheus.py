@@ -102,7 +102,7 @@ def bound_connections(server: "WSGIServer") -> None:
 
 
 def registry_of(snapshots: Snapshots) -> "CollectorRegistry":
-    """A registry with the service's metrics and those of its process."""
+    """Return a registry with the service's metrics and those of its process."""
     try:
         from prometheus_client import CollectorRegistry, ProcessCollector
         from prometheus_client.core import (
@@ -147,14 +147,14 @@ def registry_of(snapshots: Snapshots) -> "CollectorRegistry":
 
 
 def buckets_on_page(measurement: Measurement) -> list[tuple[str, float]]:
-    """The buckets of a histogram, cumulative as on the page."""
+    """Return the buckets of a histogram, cumulative as on the page."""
     bounds = [*(str(float(bound)) for bound in measurement.metric.bounds), "+Inf"]
     return list(zip(bounds, map(float, accumulate(measurement.counts)), strict=True))
 
 
 def names_on_page(metric: Metric) -> Sequence[str]:
-    """The names of a metric on the page. Some names in RocketMQ's documents have no unit, but its
-    page shows them with one. Dashboards exist for both, so the page has both."""
+    """Return the names of a metric on the page. Some names in RocketMQ's documents have no unit,
+    but its page shows them with one. Dashboards exist for both, so the page has both."""
     if metric.unit and not metric.name.endswith(metric.unit):
         return (metric.name, f"{metric.name}_{metric.unit}")
     return (metric.name,)
