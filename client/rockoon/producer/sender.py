@@ -142,12 +142,9 @@ class Sender:
         # Number of messages that were sent last, and the batches that `_TURN_BYTES` has postponed.
         self._last_count = 0
         self._postponed: Iterator[ProducerBatch] | None = None
-        # Set when the time of the next sweep must be computed again.
+        # Set when the loop time of the next sweep must be computed again.
         self._sweep_wanted = asyncio.Event()
-        # A sweep is scheduled. False while no batch and no stream can exceed a deadline.
-        self._is_sweeping = False
-        # Loop time of the last sweep.
-        self._swept_at = 0.0
+        self._is_sweeping, self._swept_at = False, 0.0
         self._turn_due = 0.0
         self._tasks = [
             tasks.create_task(work, name=f"rockoon producer {name}")
