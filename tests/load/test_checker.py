@@ -236,7 +236,9 @@ async def dishonest_wire(
             DishonestBroker(broker.channel, deed) as dishonest,
         ):
             nameserver.put_node("broker-a", dishonest.address)
-            nameserver.put_topic(TOPIC, {"broker-a": QUEUES})
+            revision = nameserver.put_topic(TOPIC, {"broker-a": QUEUES})
+            # A broker whose routes are older than a sender's refuses a batch.
+            await broker.until(lambda seen: seen.route_revision >= revision)
             async with rockoon.connect(nameserver.address) as cluster:
                 yield cluster, broker, dishonest
 
