@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,7 +19,9 @@ from rockoon_broker.rpc.service import BrokerService
 from rockoon_broker.store.store import Store
 from rockoon_proto.v1.broker_pb2 import ReadLogReply, ReadLogRequest
 from support.broker import RunningBroker, running_broker
+from support.broker_routes import BrokerRoutes
 from support.compacted_store import CompactedStore
+from support.holding_disk import HoldingDisk
 from support.nameserver import running_nameserver
 from support.store_directory import DELETES_ALL, settings
 from support.waiting import DEADLINE_SECONDS
@@ -335,33 +337,53 @@ async def test_a_first_compaction_during_the_copy_loses_no_message(tmp_path: Pat
 
 
 class Unsynced(OfBroker):
-    """A log whose end is not synced at the cut."""
+    """The log of a broker with `flush = async` that cannot sync until the copy waits for it."""
 
-    syncs = 0
+    def __init__(self, broker: RunningBroker, disk: HoldingDisk) -> None:
+        super().__init__(broker)
+        self._disk = disk
+        self.unsynced = 0
 
     async def ends(self) -> ReadLogReply:
         reply = await super().ends()
-        if self.syncs < 2:
-            reply.durable_end = 0
-            self.syncs += 1
+        self.unsynced += reply.durable_end < reply.visible_end
+        # The first call is the cut, and the second one is the first check.
+        if self.unsynced == 2:
+            self._disk.release()
         return reply
 
     async def read(self, position: int, end: int, bytes_max: int = READ_BYTES) -> ReadLogReply:
-        assert self.syncs == 2, "it was read before it was synced"
-        return await super().read(position, end, bytes_max)
+        reply = await super().read(position, end, bytes_max)
+        assert reply.durable_end >= end, "it was read before it was synced"
+        return reply
 
 
 async def test_records_are_copied_once_the_broker_has_synced_the_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    filled(tmp_path / "store", b"1")
-    place = DirectoryDestination(tmp_path / "backups")
-    async with source_of(tmp_path / "store") as source:
-        await copied(Unsynced(source.broker), place)
-        monkeypatch.setattr("rockoon.backup.copying.DURABLE_SECONDS_MAX", 0.0)
-        unsynced = Unsynced(source.broker)
-        with pytest.raises(BackupError, match="has not synced its log"):
-            await copied(unsynced, place)
+    place, disk = DirectoryDestination(tmp_path / "backups"), HoldingDisk()
+    async with BrokerRoutes() as nameserver, AsyncExitStack() as stack:
+        await nameserver.create_topic("T", {"broker-a": 1})
+        lazy = {"flush": "async", "flush_interval_ms": 1, "commit_log_file_bytes": FILE_BYTES}
+        running = running_broker(tmp_path / "store", [nameserver.address], disk=disk, **lazy)
+        broker = await stack.enter_async_context(running)
+        disk.hold()
+        try:
+            await broker.append("T", 0, b"1")
+            with monkeypatch.context() as patched:
+                patched.setattr("rockoon.backup.copying.DURABLE_SECONDS_MAX", 0.0)
+                source = OfBroker(broker)
+                with pytest.raises(BackupError, match="broker-a has not synced its log"):
+                    await copied(source, place)
+                assert not source.read_bytes
+            unsynced = Unsynced(broker, disk)
+            log = await copied(unsynced, place)
+        finally:
+            disk.release()
+    assert unsynced.unsynced == 2
+    again = CompactedStore(settings(restored(place, log, tmp_path / "new")), ())
+    assert again.read("T", 0) == [(0, b"1")]
+    again.close()
 
 
 async def test_a_damaged_log_is_not_backed_up(tmp_path: Path) -> None:

@@ -241,7 +241,8 @@ class LogCopier:
             found = await self._reader.described(former.log_end)
         except InvalidOffset:
             return False
-        return found.log_tail == former.log_tail and (
+        # If no record was synced at the cut, the reply above is about the present end.
+        return (not former.log_end or found.log_tail == former.log_tail) and (
             not same_generation
             or (found.manifest == former.manifest and found.dropped == former.dropped)
         )
