@@ -4,14 +4,13 @@ import asyncio
 import os
 import random
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
 
 import pytest
-from backup.workload import GROUP, SMALL_FILES, TOPIC, Work, check_restored, destroy
+from backup.workload import GROUP, SMALL_FILES, TOPIC, Work, check_restored, destroy, restored
 
 import rockoon
 from rockoon.backup.copying import Pace
@@ -50,18 +49,6 @@ async def restore(
     """Restore in a thread, because a restore runs an event loop."""
     sources = RestoreSources(logs, progress or logs, routes or logs)
     return await asyncio.to_thread(Restore(place, sources, target).run)
-
-
-@asynccontextmanager
-async def restored(folder: Path) -> AsyncIterator[LocalCluster]:
-    """A cluster whose stores a restore has written into a directory."""
-    settings = {
-        "nameserver": {"import_routes": folder / "routes"},
-        "broker-a": {"store_path": folder / "broker-a"},
-        "offset": {"store_path": folder / "offset"},
-    }
-    async with LocalCluster(folder / "new", single=True, settings=settings) as local:
-        yield local
 
 
 async def test_a_destroyed_cluster_is_restored_up_to_the_cut(tmp_path: Path) -> None:

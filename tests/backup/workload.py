@@ -148,3 +148,15 @@ def destroy(local: LocalCluster, folder: Path) -> None:
     for node in local.nodes:
         local.kill(node.name)
     shutil.rmtree(folder)
+
+
+@asynccontextmanager
+async def restored(folder: Path) -> AsyncIterator[LocalCluster]:
+    """A cluster whose stores a restore has written into a directory."""
+    settings = {
+        "nameserver": {"import_routes": folder / "routes"},
+        "broker-a": {"store_path": folder / "broker-a"},
+        "offset": {"store_path": folder / "offset"},
+    }
+    async with LocalCluster(folder / "new", single=True, settings=settings) as local:
+        yield local

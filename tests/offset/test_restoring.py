@@ -1,6 +1,7 @@
 """Progress of a backup in a new store: offsets are limited to the restored log."""
 
 import asyncio
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -50,9 +51,12 @@ async def restored(
     content: bytes,
     ends: dict[str, dict[tuple[str, int], int]],
     now_ms: int = NOW_MS,
+    created_again: Collection[str] = (),
 ) -> tuple[list[RestoredOffset], Ledger]:
     root = tmp_path / "offset"
-    offsets = await asyncio.to_thread(restore, root, STORE_ID, content, ends, SOURCE, now_ms)
+    offsets = await asyncio.to_thread(
+        restore, root, STORE_ID, content, ends, created_again, SOURCE, now_ms
+    )
     store = JournalStore(root, lambda failure: pytest.fail(str(failure)))
     try:
         assert store.store_id == STORE_ID
@@ -83,6 +87,19 @@ async def test_progress_within_the_log_keeps_its_offset_and_gets_a_new_epoch(
     assert (ledger.counters.etcd_cluster_id, ledger.counters.route_revision) == (0, 50)
     assert (after.gap_total, after.incarnation, after.owner) == (4, 20, "")
     assert [(each.before, each.offset) for each in offsets] == [(100, 100)]
+
+
+async def test_progress_of_a_former_topic_does_not_count_for_the_new_one(tmp_path: Path) -> None:
+    content = state(
+        ProgressPut(progress(4)),
+        ProgressPut(progress(4, OTHER)),
+        WindowPut("billing", QUEUE, 6, 4, 0b10, 0),
+    )
+    ends = {"broker-a": {("orders", 0): 100}, "broker-b": {("orders", 0): 2}}
+    offsets, ledger = await restored(tmp_path, content, ends, created_again={"orders"})
+    assert [(each.before, each.offset) for each in offsets] == [(4, 0), (4, 0)]
+    assert found(ledger).start_explanation.endswith("reads it from its first message")
+    assert ledger.windows.find("billing", QUEUE) is None
 
 
 async def test_a_second_restore_of_a_backup_refuses_clients_of_the_first_one(
@@ -156,5 +173,5 @@ async def test_acknowledged_messages_above_the_offset_stay_acknowledged(tmp_path
 def test_a_state_that_this_version_cannot_read_is_refused(tmp_path: Path) -> None:
     for content in (b"\xff\xff", frames.pack([b'["unheard-of", 1]'])):
         with pytest.raises(StoreCorrupt):
-            restore(tmp_path / "offset", STORE_ID, content, {}, SOURCE, NOW_MS)
+            restore(tmp_path / "offset", STORE_ID, content, {}, (), SOURCE, NOW_MS)
         assert not (tmp_path / "offset").exists()

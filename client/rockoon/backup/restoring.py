@@ -43,6 +43,7 @@ from rockoon_core.restored_stores import restored_store_id
 from rockoon_core.valid_text import exception_text
 from rockoon_format.file_names import offset_to_file_name
 from rockoon_format.record import MAGIC_BLANK
+from rockoon_proto.v1.nameserver_pb2 import ReadRoutesReply
 
 ROUTES, OFFSET, REPORT = "routes", "offset", "report.json"
 SNAPSHOT, UNFINISHED = "etcd.snapshot", "unfinished.json"
@@ -383,6 +384,7 @@ class Restore:
                 self._store_id("offset", progress.offset_log),
                 content,
                 ends,
+                self._created_again(),
                 self._sources.explain(),
                 wall_clock_ms(),
             )
@@ -390,6 +392,29 @@ class Restore:
             # Before the store gets its name: a later restore reads the report.
             with self._new(REPORT) as report:
                 write_file(report, [json.dumps(asdict(result), indent=1).encode() + b"\n"])
+
+    def _created_again(self) -> set[str]:
+        """Return the topics that were created after the routes of the backup of the progress, also
+        those of a former topic's name, whose offsets are no offsets of the restored log."""
+        logs, progress = self._sources.logs, self._sources.progress
+        if progress.revision >= logs.revision:
+            return set()
+        try:
+            before, after = (self._topic_revisions(each) for each in (progress, logs))
+        except BackupError as fault:
+            self._report(f"{fault}: topics that were created again are not recognized")
+            return set()
+        return {topic for topic, revision in after.items() if before.get(topic) != revision}
+
+    def _topic_revisions(self, manifest: BackupManifest) -> dict[str, int]:
+        """Return topic → revision of its creation."""
+        content = b"".join(checked(self._destination, manifest.routes))
+        prefix = "topics/"
+        return {
+            each.key.removeprefix(prefix): each.create_revision
+            for each in ReadRoutesReply.FromString(content).keys
+            if each.key.startswith(prefix)
+        }
 
     def _group_offset(self, found: Any, ends: dict[str, dict[tuple[str, int], int]]) -> GroupOffset:
         queue = found.queue

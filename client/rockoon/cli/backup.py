@@ -259,7 +259,8 @@ def show_groups(offsets: "Iterable[GroupOffset]") -> None:
             member = f" of member {each.member}" if each.member else ""
             text = f"  {each.topic}@{each.broker}:{each.queue_id}{member}: "
             if each.before != each.offset:
-                text += f"from {each.before} back to {each.offset}, the end of the queue"
+                text += f"from {each.before} back to {each.offset}, the "
+                text += "end of the queue" if each.offset == each.end else "start of a new topic"
             if each.deleted:
                 text += f"{each.deleted} messages from {each.offset} on had been deleted"
             print(text)

@@ -3,6 +3,8 @@
 Invariants:
 - No restored offset is beyond the end of its queue in the restored log. Otherwise the next messages
   would be skipped.
+- If a topic was deleted and created again after the progress was stored, its offsets are 0: the
+  restored log has other messages at the same offsets.
 - Each reader gets a new epoch on each queue, and later acquisitions get new numbers. So commits and
   acknowledgements of clients of the former cluster do not count, unless the message is the same.
 - Each queue of each reader has the reason RESTORED with an explanation, which `rockoon offsets why`
@@ -11,7 +13,7 @@ Invariants:
 
 import asyncio
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -91,15 +93,26 @@ class RestoredState:
     Args:
         records: state in the backup.
         ends: ends of the queues of each restored log; brokers without a log are missing.
+        created_again: topics that were deleted and created again after the backup of the progress.
         source: sentence about the backup, the beginning of each explanation.
         now_ms: epoch milliseconds.
     """
 
     def __init__(
-        self, records: Sequence[Record], ends: QueueEnds, source: str, now_ms: int
+        self,
+        records: Sequence[Record],
+        ends: QueueEnds,
+        created_again: Collection[str],
+        source: str,
+        now_ms: int,
     ) -> None:
         self._records = records
-        self._ends = ends
+        # As if the queues of these topics were empty.
+        self._ends = {
+            broker: {each: end for each, end in found.items() if each[0] not in created_again}
+            for broker, found in ends.items()
+        }
+        self._created_again = created_again
         self._source = source
         self._now_ms = now_ms
         counters = [each for each in records if isinstance(each, Counters)]
@@ -159,6 +172,11 @@ class RestoredState:
         text = self._source
         if progress.queue.broker not in self._ends:
             text += f"; the log of {progress.queue.broker} was not restored with it"
+        elif progress.queue.topic in self._created_again:
+            text += (
+                "; the topic was deleted and created again after this progress: the group reads it "
+                "from its first message"
+            )
         elif offset < progress.offset:
             text += (
                 f"; the group had read up to {progress.offset}, but the restored queue ends at "
@@ -198,6 +216,7 @@ def restore(
     store_id: str,
     content: bytes,
     ends: QueueEnds,
+    created_again: Collection[str],
     source: str,
     now_ms: int,
 ) -> list[RestoredOffset]:
@@ -207,13 +226,13 @@ def restore(
         directory: the store's; it does not exist yet.
         store_id: id of the store.
         content: state in the backup, as ReadState returned it.
-        ends, source, now_ms: see `RestoredState`.
+        ends, created_again, source, now_ms: see `RestoredState`.
 
     Raises:
         StoreCorrupt: the state is damaged, or a newer version wrote it.
         StoreFailed, OSError: the disk.
     """
-    state = RestoredState(decoded(content, directory), ends, source, now_ms)
+    state = RestoredState(decoded(content, directory), ends, created_again, source, now_ms)
     directory.mkdir(mode=0o700, parents=True)
     (directory / "store_id").write_text(store_id + "\n")
     asyncio.run(_write(directory, list(state.records())))
