@@ -5,17 +5,20 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow.fs as pafs
 import pytest
+from backup.test_page import PAGE
 from backup.workload import TOPIC, Work
+from deploy.page_runs import blocks, run_block
 from moto.server import ThreadedMotoServer
 
 import rockoon
 from rockoon.backup.destination import BackupError, open_destination
 from rockoon.local import LocalCluster
+from support.waiting import DEADLINE_SECONDS
 
 KEY, SECRET = "maker", "SEC/RET+key"
 SMALL_FILES = {"broker": {"commit_log_file_bytes": "16KiB"}}
@@ -118,6 +121,33 @@ async def test_backups_in_s3_are_made_verified_removed_and_restored(
     assert f"s3://bucket/backups/rockoon/{made[1]}/progress is damaged" in output
 
 
+async def test_the_commands_of_the_page_run_in_s3(server: Server, tmp_path: Path) -> None:
+    (block,) = (each for each in blocks(PAGE) if each.mark == "example")
+    text = block.text.replace("s3.example.com%3A9000", server.address.replace(":", "%3A"))
+    text = text.replace("scheme=https", "scheme=http")
+    text = text.replace("=KEY ", f"={KEY} ").replace("=SECRET\n", f"={SECRET}\n")
+    async with (
+        LocalCluster(single=True, settings=SMALL_FILES) as local,
+        rockoon.connect(local.nameservers) as cluster,
+    ):
+        await cluster.admin.create_topic(TOPIC, queues_per_broker=1)
+        work = Work()
+        async with work.running(cluster):
+            await work.sent(20)
+            await work.caught_up()
+        environment = os.environ | {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "ROCKOON_NAMESERVERS": ",".join(local.nameservers),
+        }
+        ran = await asyncio.to_thread(
+            run_block, replace(block, text=text), tmp_path, environment, DEADLINE_SECONDS
+        )
+    assert "is intact" in ran.output
+    assert "1 backups are kept" in ran.output
+    assert "group billing: no gap" in ran.output
+    assert (tmp_path / "restored-from-store" / "etcd.snapshot").exists()
+
+
 async def test_what_is_wrong_with_an_address_is_one_sentence(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,6 +159,8 @@ async def test_what_is_wrong_with_an_address_is_one_sentence(
         missing.write("file", b"content")
     with pytest.raises(BackupError, match=r"^s3://bucket/backups cannot be used: .*'regoin'"):
         open_destination(f"{server.place('bucket/backups')}&regoin=eu-west-1").names()
+    with pytest.raises(BackupError, match=r"^s3://bucket/bakcups is no directory with backups"):
+        open_destination(server.place("bucket/bakcups"), existing=True)
     away = open_destination("s3://bucket/backups?scheme=http&endpoint_override=127.0.0.1%3A1")
     with pytest.raises(BackupError, match=r"^s3://bucket/backups cannot be read: "):
         away.names()
