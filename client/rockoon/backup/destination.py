@@ -159,18 +159,8 @@ class DirectoryDestination(Destination):
 
     @contextmanager
     def locked(self) -> Iterator[bool]:
-        try:
-            with disk_failures(self.shown, "locked"):
-                make_directory(self._root)
-                lock = DirectoryLock(self._root)
-        except DirectoryLocked:
-            raise BackupError(
-                f"{self.shown} is in use: another backup is being made or removed"
-            ) from None
-        try:
+        with locked_directory(self._root, "another backup is being made or removed"):
             yield True
-        finally:
-            lock.release()
 
 
 class ArrowDestination(Destination):
@@ -270,6 +260,29 @@ def open_destination(place: str, *, existing: bool = False) -> Destination:
     if existing and not found.exists():
         raise BackupError(f"{found.shown} is no directory with backups: it does not exist")
     return found
+
+
+@contextmanager
+def locked_directory(directory: Path, user: str) -> Iterator[None]:
+    """Create a directory if it is missing, and hold its lock.
+
+    Args:
+        directory: the directory.
+        user: the program that may hold the lock, as part of the error message.
+
+    Raises:
+        BackupError: another program holds the lock, or the disk refuses.
+    """
+    try:
+        with disk_failures(str(directory), "locked"):
+            make_directory(directory)
+            lock = DirectoryLock(directory)
+    except DirectoryLocked:
+        raise BackupError(f"{directory} is in use: {user}") from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def make_directory(directory: Path) -> None:

@@ -32,13 +32,12 @@ from rockoon.backup.destination import (
     PARTIAL_SUFFIX,
     BackupError,
     Destination,
-    disk_failures,
-    make_directory,
+    locked_directory,
     sync_directory,
 )
 from rockoon.backup.manifest import BackupFile, BackupManifest, LogBackup
 from rockoon_core.clock import wall_clock_ms
-from rockoon_core.disk import LOCK_FILE, DirectoryLock, DirectoryLocked
+from rockoon_core.disk import LOCK_FILE
 from rockoon_core.restored_stores import restored_store_id
 from rockoon_core.valid_text import exception_text
 from rockoon_format.file_names import offset_to_file_name
@@ -209,7 +208,8 @@ class Restore:
         if unknown := sorted(set(only).difference(names)):
             raise BackupError(f"{unknown[0]} is not in the backup: it has {', '.join(names)}")
         wanted = [each for each in names if not only or each in only]
-        with self._locked():
+        busy = "another restore writes there, wait until it ends"
+        with locked_directory(self._directory, busy):
             self._read_unfinished()
             found = [each for each in wanted if is_used(self._directory / each)]
             if others := [each for each in found if each not in self._targets]:
@@ -223,21 +223,6 @@ class Restore:
                 (self._directory / UNFINISHED).unlink()
                 sync_directory(self._directory)
         return result
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        try:
-            with disk_failures(str(self._directory), "locked"):
-                make_directory(self._directory)
-                lock = DirectoryLock(self._directory)
-        except DirectoryLocked:
-            raise BackupError(
-                f"{self._directory} is in use: another restore writes there, wait until it ends"
-            ) from None
-        try:
-            yield
-        finally:
-            lock.release()
 
     def _read_unfinished(self) -> None:
         """Read the results of a restore of the same backups that failed or was killed."""
