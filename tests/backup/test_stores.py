@@ -320,6 +320,13 @@ async def test_the_generation_of_a_backup_has_all_messages_before_its_log(tmp_pa
     new = CompactedStore(settings(restored(place, log, tmp_path / "new"), **DELETES_ALL), ("C",))
     assert new.read("C", 0) == [(1, b"2"), (2, b"3")]
     new.close()
+    for number, file in enumerate(log.generation_files.values()):
+        path = tmp_path / "backups" / file.name
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        with pytest.raises(BackupError, match=f"{file.name} is damaged"):
+            restored(place, log, tmp_path / f"damaged-{number}")
+        path.write_bytes(content)
 
 
 async def test_a_first_compaction_during_the_copy_loses_no_message(tmp_path: Path) -> None:

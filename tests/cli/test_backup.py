@@ -33,6 +33,7 @@ def test_backups_are_made_listed_verified_and_restored(rockoon: Command, tmp_pat
     manifest = tmp_path / "backups" / made["backup"] / "manifest.json"
     manifest.write_text("{}")
     assert rockoon("backup", "list", place, "--json").json["unreadable"] == [made["backup"]]
+    assert f"{manifest} is damaged" in rockoon.fails("backup", "verify", place)
     # It does not stop later backups, and is reported until it is removed.
     for _ in range(2):
         ran = rockoon("backup", "create", place, "--json")
