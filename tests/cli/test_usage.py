@@ -2,10 +2,13 @@
 
 import re
 import shlex
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ import typer
 from rockoon.cli.app import EXAMPLES, add_examples, app, common_options_first
 from rockoon.local.directory import choose_port
 from rockoon_format import kernel
+from support.waiting import DEADLINE_SECONDS
 
 
 def test_help_names_every_command(rockoon: Any) -> None:
@@ -135,6 +139,77 @@ def test_each_help_has_an_example_that_can_be_parsed(path: str) -> None:
                 assert given[each.name] in each.metavar.split("|")
     add_examples(COMMANDS[""])
     assert EXAMPLES[path] in COMMANDS[path].epilog
+
+
+# The commands of `rockoon spark` parse their own options.
+RUNNABLE = sorted(
+    path
+    for path, command in COMMANDS.items()
+    if path and not path.startswith("spark") and not hasattr(command, "commands")
+)
+# Commands that need no cluster, or report their findings without one.
+WITHOUT_CLUSTER = ("up", "doctor", "support bundle", "apply", "table", "backup", "offsets import")
+
+
+@pytest.mark.parametrize("path", RUNNABLE)
+def test_an_option_that_does_not_exist_is_named_by_each_command(rockoon: Any, path: str) -> None:
+    # `apply --plan` has status 2 if there is a difference.
+    ran = rockoon(*path.split(), "--no-such-option", status=1 if path == "apply" else 2)
+    assert "No such option: --no-such-option" in ran.err
+
+
+@pytest.mark.parametrize(
+    "path", [each for each in RUNNABLE if not each.startswith(WITHOUT_CLUSTER)]
+)
+def test_each_command_says_in_one_sentence_that_there_is_no_cluster(
+    rockoon: Any, path: str
+) -> None:
+    nowhere = f"127.0.0.1:{choose_port()}"
+    _, *words = shlex.split(EXAMPLES[path])
+    if any(each.name == "yes" for each in COMMANDS[path].params):
+        words.append("--yes")
+    said = rockoon.fails(*words, "--nameservers", nowhere)
+    assert said.startswith(f"no nameserver answers at {nowhere}: ")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["status"],
+        ["lag", "--watch", "5"],
+        ["top"],
+        ["consume", "orders", "--follow"],
+        ["produce", "orders"],
+        ["doctor"],
+        ["backup", "create", "copy"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_ctrl_c_ends_a_command_that_waits_for_a_silent_nameserver(
+    rockoon: Any, tmp_path: Path, words: list[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(DEADLINE_SECONDS)
+        environment = {
+            **rockoon.environment,
+            "ROCKOON_NAMESERVERS": f"127.0.0.1:{silent.getsockname()[1]}",
+        }
+        with subprocess.Popen(
+            [*rockoon.program, *words],
+            cwd=tmp_path,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            # First a probe of the port, then the connection on which no answer comes.
+            accepted = [silent.accept()[0] for _ in range(2)]
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=DEADLINE_SECONDS)
+        for each in accepted:
+            each.close()
+    assert (process.returncode, err) == (130, ""), out
 
 
 def test_each_example_belongs_to_a_command() -> None:
