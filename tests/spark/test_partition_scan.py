@@ -100,3 +100,22 @@ def test_a_body_that_forges_a_record_in_its_own_place_is_told_by_who_ends_with_i
         assert not before_cut.damages
     for cut in (starts[1], forged + 1, starts[2]):
         assert find_records(buffer, BASE, 0, cut, proven=True).forgery is None
+
+
+@pytest.mark.parametrize("seed", seeds(1))
+def test_zeros_between_records_are_damage_and_not_the_end_of_the_log(seed: int) -> None:
+    chance = random.Random(seed)
+    buffer, starts = log_bytes(chance, BASE, records=100)
+    first = chance.randrange(1, 80)
+    after = first + chance.randrange(1, 15)
+    buffer[starts[first] : starts[after]] = 0
+    rest = starts[:first] + starts[after:]
+    damage = Damage(BASE + starts[first], BASE + starts[after])
+    whole = find_records(buffer, BASE, 0, len(buffer), proven=True)
+    assert whole.starts.tolist() == rest
+    assert list(whole.damages) == [damage]
+    for middle in (starts[first], starts[first] + 10, starts[after] - 1, starts[after]):
+        before = find_records(buffer, BASE, 0, middle, proven=True)
+        behind = find_records(buffer, BASE, middle, len(buffer))
+        assert np.concatenate([before.starts, behind.starts]).tolist() == rest
+        assert [*before.damages, *behind.damages] == [damage]

@@ -37,6 +37,8 @@ from rockoon_spark.records.window import touch_pages
 
 Bytes = NDArray[np.uint8]
 
+# Size and magic of a blank, or zeros in their place.
+_END_BYTES = 8
 _FIRST_WINDOW_BYTES = 4096
 _WINDOW_BYTES_MAX = 1 << 20
 # Windows of many searches in one array operation. Most records are shorter than the first window;
@@ -191,7 +193,8 @@ def find_records(
     if first is None or first >= stop:
         return FoundRecords(_none(), _none(), start)
     chain = walk(buffer, base, first, stop)
-    if chain is None:
+    # Records may follow zeros that a lost write left. The record-by-record scan finds them.
+    if chain is None or (chain.at_log_end and buffer[chain.end + _END_BYTES :].any()):
         found = _one_by_one(buffer, base, first, stop)
     else:
         found = FoundRecords(chain.starts, chain.sizes, chain.end, chain.at_log_end)
