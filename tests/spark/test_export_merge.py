@@ -130,6 +130,42 @@ def test_replaced_files_stay_for_readers_that_have_begun(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", ["path", "object store"])
+@pytest.mark.parametrize("pauses", [0, 1, 2])
+def test_replaced_files_that_another_job_removes_at_the_same_time_are_no_error(
+    tmp_path: Path, kind: str, pauses: int
+) -> None:
+    target = TARGETS[kind](tmp_path)
+    for number in (1, 2):
+        publish(target, stage(target, number))
+    publish(target, stage_merge(target, keep_seconds=3600.0))
+    (merge,) = target.names("_staging")
+
+    class Paused(type(target)):  # type: ignore[misc]
+        """Before one of its steps, the other job does the rest of all steps."""
+
+        left = pauses
+
+        def step(self) -> None:
+            if self.left == 0:
+                for path in kept_paths(target):
+                    target.remove(path)
+                target.remove_tree(target.staging(merge))
+            self.left -= 1
+
+        def written_seconds(self, path: str) -> float:
+            self.step()
+            return super().written_seconds(path)
+
+        def write(self, path: str, content: bytes) -> None:
+            self.step()
+            super().write(path, content)
+
+    recover(Paused(target.uri))
+    assert named(target) == visible(tmp_path) == sorted(MERGED)
+    assert target.names("_staging") == []
+
+
+@pytest.mark.parametrize("kind", ["path", "object store"])
 def test_a_run_that_was_not_published_removes_no_replaced_files(tmp_path: Path, kind: str) -> None:
     """A job was killed while it removed the staging directory of a rolled back merge."""
     target = TARGETS[kind](tmp_path)

@@ -608,9 +608,14 @@ def _remove_replaced(target: ExportTarget, manifest: ExportManifest) -> None:
     staging = target.staging(manifest.run_id)
     if manifest.replaces and manifest.keep_seconds:
         # By the clock of the file system, because jobs run on different machines.
-        target.write(f"{staging}/{_CLOCK}", b"")
-        now = target.written_seconds(f"{staging}/{_CLOCK}")
-        if now - target.written_seconds(f"{staging}/{_REPLACED}") < manifest.keep_seconds:
+        try:
+            replaced = target.written_seconds(f"{staging}/{_REPLACED}")
+            target.write(f"{staging}/{_CLOCK}", b"")
+            if target.written_seconds(f"{staging}/{_CLOCK}") - replaced < manifest.keep_seconds:
+                return
+        except FileNotFoundError:
+            # Another job has removed the files: this job was paused for longer than its lease.
+            target.remove_tree(staging)
             return
     for path in manifest.replaces:
         with suppress(FileNotFoundError):
