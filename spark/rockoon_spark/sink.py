@@ -9,25 +9,35 @@ Columns: `body` (binary, or text, stored as UTF-8). Optional: `topic` (instead o
 (rows with the same key go to the same queue), `keys` and `tags` (text), `properties` (a map of text
 to text: the user properties of the message).
 
-Every row is sent at least once: a task that fails has sent some of its rows, and Spark runs the
-task again from the first row. A task ends when the brokers have acknowledged all its rows; a row
-that cannot be sent fails the task. Rows of one key stay in order within a task.
+A task ends when the brokers have acknowledged all its rows; a row that cannot be sent fails the
+task. Then Spark runs the task again from the first row. Rows of one key stay in order within a
+task. The tasks of a batch send in parallel, and the next batch of a stream begins when all are
+done: rows of one key stay in order from batch to batch, and within a batch if one task has them.
 
-The rows of a stream are sent at least once, too. Spark sends a batch again if the batch failed or
-if Spark did not record its end; messages of the first attempt stay in the cluster. Sequence numbers
-of an idempotent producer cannot prevent this: Spark may deliver the rows of a batch in another
-order the second time, so a number does not identify a row, and brokers would drop new rows as
-duplicates. Consumers that must not process a row twice compare its `keys`. The tasks of a batch
-send in parallel, and the next batch begins when all are done: rows of one key stay in order from
-batch to batch, and within a batch if one task has them.
+Each row is stored at least once. It is stored once if all attempts of its task have the same rows
+in the same order, see `rockoon_spark.repeatable_batches`. Attempts are those of a batch write, also
+speculative ones, and those of a batch of a stream, also after a restart from the checkpoint. These
+attempts may store a row again:
+
+- an attempt with other rows, or with the same rows in another order, for example after a shuffle;
+- an attempt after queues were added to the topic or its brokers were drained or removed;
+- an attempt after the broker has forgotten the first one (`producer_memory_hours`,
+  `producer_sequences_max`);
+- a second run of a batch write that failed as a whole, and any write with idempotent = false.
+
+With idempotent = true (the default), rows wait for the broker of their queue, and the task fails
+after 30 s without it. With idempotent = false, rows without a key go to other brokers.
 """
 
+import inspect
 import logging
-from collections.abc import Iterator, Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
@@ -35,10 +45,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType
 
-from rockoon.errors import InvalidArgument
-from rockoon.producer.producer import Producer
+from rockoon.cluster import Cluster
+from rockoon.errors import NoWritableQueue
+from rockoon.producer.queue_selectors import accepting, for_keys
+from rockoon.producer.receipt import SentSpans
 from rockoon_spark.endpoint import ClusterEndpoint, connect
-from rockoon_spark.source.option_table import OptionError, Use, given_options
+from rockoon_spark.repeatable_batches import RowDivider, Segment, TopicQueues, message_of
+from rockoon_spark.source.option_table import OptionError, Use, given_options, one_of
 from rockoon_spark.source.options import endpoint_of
 
 log = logging.getLogger(__name__)
@@ -72,10 +85,12 @@ class WriteOptions:
     Args:
         endpoint: of the cluster.
         topic: of every row; empty if rows have a column `topic`.
+        idempotent: True to store the rows of a repeated task once; see the module.
     """
 
     endpoint: ClusterEndpoint
     topic: str
+    idempotent: bool
 
     @classmethod
     def parse(cls, options: Mapping[str, str], schema: StructType) -> "WriteOptions":
@@ -90,7 +105,7 @@ class WriteOptions:
         topic = given.get("topic", "")
         if bool(topic) == ("topic" in schema.names):
             raise OptionError("set exactly one of option topic and column topic")
-        return cls(endpoint, topic)
+        return cls(endpoint, topic, one_of(given, "idempotent", "true", "false") == "true")
 
 
 def _check_columns(schema: StructType) -> None:
@@ -120,9 +135,11 @@ class MessageWriter(DataSourceArrowWriter):
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
+        # Spark creates one writer for a write, and each attempt of a task has a copy.
+        self._id = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
-        return send(iterator, self._options)
+        return send(iterator, self._options, f"write {self._id} {_task().partitionId()}")
 
 
 class MessageStreamWriter(DataSourceStreamArrowWriter):
@@ -132,56 +149,163 @@ class MessageStreamWriter(DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
-        return send(iterator, self._options)
+        context = _task()
+        # Spark's own names. The checkpoint contains both values, so a restart repeats them.
+        query = context.getLocalProperty("sql.streaming.queryId")
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        if not query or not batch:
+            raise RuntimeError("Spark does not state the query and the batch of this task")
+        return send(iterator, self._options, f"query {query} {batch} {context.partitionId()}")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         sent = sum(each.messages for each in messages if isinstance(each, TaskResult))
         log.warning(
             "batch %d failed after at least %d of its messages were sent; "
-            "if Spark retries the batch, they are sent again",
+            "if Spark retries the batch, they are sent again%s",
             batchId,
             sent,
+            ", and brokers recognise them" if self._options.idempotent else "",
         )
 
 
-def send(batches: Iterator[pa.RecordBatch], options: WriteOptions) -> TaskResult:
+class RowsCut(RuntimeError):
+    """The task has failed in Spark, and its last rows will not arrive."""
+
+
+def _has_all_rows() -> bool:
+    """Return whether Spark has sent all rows of this task; call it after the last row.
+
+    If the task fails while it computes its rows, or its executor dies, PySpark's iterator of rows
+    ends as if these were all. Spark sends a mark after the last row. PySpark does not show the mark
+    to a writer. It is found in the stream beneath the iterator.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        stream = frame.f_locals.get("input_data_stream")
+        if stream is not None:
+            return bool(stream.peek(1))
+        frame = frame.f_back
+    raise RuntimeError("this version of PySpark has no input_data_stream: use idempotent = false")
+
+
+def _task() -> TaskContext:
+    context = TaskContext.get()
+    assert context is not None, "a writer runs in a task"
+    return context
+
+
+def send(
+    batches: Iterator[pa.RecordBatch],
+    options: WriteOptions,
+    scope: str,
+    has_all_rows: Callable[[], bool] = _has_all_rows,
+) -> TaskResult:
     """Send rows with a producer of the SDK; return when all are acknowledged.
 
+    Args:
+        batches: rows of the task.
+        options: of the write.
+        scope: identity of the task: of its write or of its stream's batch, and its partition;
+            equal in all attempts.
+        has_all_rows: called after the last batch; False if the task failed before its last row.
+
     Raises:
+        RowsCut: `has_all_rows` returns False.
         RockoonError: a row cannot be sent, or was not acknowledged.
     """
     sent = 0
     # The event loop has its own thread: waiting for Spark's next rows does not delay sends.
     with connect(options.endpoint) as cluster:
 
-        async def opened() -> Producer:
-            return cluster.asyncio.producer()
+        async def opened() -> _RowSender:
+            kind = _OnceSender if options.idempotent else _PlainSender
+            return kind(cluster.asyncio, options.topic, scope)
 
-        producer = cluster.call(opened())
+        sender = cluster.call(opened())
         for batch in batches:
-            cluster.call(_send(producer, batch.to_pylist(), options.topic))
+            cluster.call(sender.send(batch.to_pylist()))
             sent += batch.num_rows
-        cluster.call(producer.close())
+        # The next attempt would put a part of a segment into another batch, and store it again.
+        if options.idempotent and not has_all_rows():
+            raise RowsCut("the task failed before its last row")
+        cluster.call(sender.close())
     return TaskResult(sent)
 
 
-async def _send(producer: Producer, rows: list[dict[str, Any]], topic: str) -> None:
-    messages = size = 0
-    for row in rows:
-        body = row["body"]
-        if body is None:
-            raise InvalidArgument(reason="a row has no body")
-        content = body.encode() if isinstance(body, str) else body
-        producer.send(
-            topic or row["topic"],
-            content,
-            ordering_key=row.get("key"),
-            keys=row.get("keys"),
-            tags=row.get("tags"),
-            properties=dict(row.get("properties") or ()),
-        )
-        messages += 1
-        size += len(content)
-        if messages >= _MESSAGES_PER_DRAIN or size >= _BYTES_PER_DRAIN:
-            await producer.wait_capacity()
-            messages = size = 0
+class _PlainSender:
+    """Sends each row at least once, to any queue if it has no key."""
+
+    def __init__(self, cluster: Cluster, topic: str, _scope: str) -> None:
+        self._topic = topic
+        self._producer = cluster.producer()
+
+    async def send(self, rows: list[dict[str, Any]]) -> None:
+        messages = size = 0
+        for row in rows:
+            message = message_of(row)
+            self._producer.send(
+                self._topic or row["topic"],
+                message.body,
+                ordering_key=row.get("key"),
+                keys=message.keys,
+                tags=message.tags,
+                properties=message.properties,
+            )
+            messages += 1
+            size += len(message.body)
+            if messages >= _MESSAGES_PER_DRAIN or size >= _BYTES_PER_DRAIN:
+                await self._producer.wait_capacity()
+                messages = size = 0
+
+    async def close(self) -> None:
+        await self._producer.close()
+
+
+class _OnceSender:
+    """Sends each row in a batch that a repeated attempt sends again."""
+
+    def __init__(self, cluster: Cluster, topic: str, scope: str) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        # The queues of a topic stay the same during an attempt.
+        self._queues: dict[str, TopicQueues] = {}
+        self._divider = RowDivider(scope, topic, self._queues)
+        self._producer = cluster.producer(idempotent=True)
+        # The batches of the last segment. They are sent while the next segment is collected.
+        self._sent: list[SentSpans] = []
+
+    async def send(self, rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            topic = self._topic or row["topic"]
+            if topic not in self._queues:
+                self._queues[topic] = await self._queues_of(topic)
+            segment = self._divider.add(row)
+            if segment is not None:
+                await self._start(segment)
+
+    async def close(self) -> None:
+        await self._start(self._divider.rest())
+        await self._wait_sent()
+        await self._producer.close()
+
+    async def _queues_of(self, topic: str) -> TopicQueues:
+        queues = (await self._cluster.route(topic)).queues
+        if not queues:
+            raise NoWritableQueue(topic=topic)
+        drained = self._cluster.routes.drained
+        return TopicQueues(for_keys(queues, drained), accepting(queues, drained))
+
+    async def _start(self, segment: Segment) -> None:
+        # At most two segments are in memory.
+        await self._wait_sent()
+        self._sent = [
+            await self._producer.send_once(queue, messages, segment.scope)
+            for queue, messages in segment.batches.items()
+        ]
+
+    async def _wait_sent(self) -> None:
+        for batch in self._sent:
+            await batch.results()
+
+
+_RowSender = _PlainSender | _OnceSender

@@ -59,6 +59,7 @@ class ProducerBatch:
         "count",
         "deadline",
         "extras",
+        "fixed_id",
         "ids",
         "is_done",
         "last_error",
@@ -94,6 +95,8 @@ class ProducerBatch:
         self.tries = 0
         # Idempotent producers only: set while the batch is in flight or may be stored.
         self.sequence: BatchSequence | None = None
+        # Producer id of `send_once`: the batch has it in every attempt, in every process.
+        self.fixed_id: int | None = None
         self.last_error: RockoonError | None = None
         self.is_done = False
         self.outcome: Appended | RockoonError | None = None

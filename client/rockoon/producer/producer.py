@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from rockoon.errors import BufferFull, RockoonError
+from rockoon.errors import BufferFull, InvalidArgument, RockoonError
 from rockoon.net.forks import ClosedOnExit
 from rockoon.net.routes import TopicRoute
 from rockoon.producer.accumulator import MESSAGE_OVERHEAD_BYTES, BatchQueue, message_bytes
@@ -36,6 +36,7 @@ from rockoon.producer.body_feed import (
     next_keys,
 )
 from rockoon.producer.message_router import MessageRouter, UnroutedMessages
+from rockoon.producer.once import OnceMessage, check_once, once_id
 from rockoon.producer.options import renamed_key
 from rockoon.producer.outgoing import (
     BODY_BYTES_MAX,
@@ -268,6 +269,56 @@ class Producer(ClosedOnExit):
         if keys_left is not None:
             check_no_more(keys_left)
         return await spans.results()
+
+    async def send_once(
+        self, queue: MessageQueue, messages: Sequence[OnceMessage], scope: bytes
+    ) -> SentSpans:
+        """Accept messages as one batch, which the broker stores once for all calls with the same
+        arguments, from any process; see `rockoon.producer.once`.
+
+        Batches of one queue stay in order.
+
+        Args:
+            queue: the destination.
+            messages: in order; at most 65536, with at most 8 MiB in total.
+            scope: distinguishes equal messages that are not repeats.
+
+        Returns:
+            The accepted messages; `results()` waits until they are stored.
+
+        Raises:
+            InvalidArgument: the producer is not idempotent, or the batch is too large.
+            RockoonError: as `send`.
+        """
+        if not self.settings.idempotent:
+            raise InvalidArgument(reason="send_once needs a producer with idempotent=True")
+        self._sender.add_route(await self._cluster.route(queue.topic))
+        batch_queue = self._router.batch_queue(queue.topic, queue, None)
+        assert batch_queue is not None, "the queue is named"
+        encoded = [
+            (
+                self._checked(queue.topic, each.body, each.keys),
+                encode_extras(each.keys, each.tags, each.properties, self._own_bytes),
+            )
+            for each in messages
+        ]
+        size = sum(message_bytes(*each) for each in encoded)
+        check_once(len(encoded), size)
+        if batch_queue.batch.bodies:
+            batch_queue.close_batch()
+        batch = batch_queue.batch
+        batch.open(self.settings, self._loop.time(), self._clock())
+        batch.fixed_id = once_id(scope, encoded)
+        batch.bodies = [body for body, _ in encoded]
+        batch.extras = {index: extras for index, (_, extras) in enumerate(encoded) if any(extras)}
+        batch.bytes = size
+        self._accumulator.unclaimed_bytes += size
+        self._accumulator.pending[batch] = None
+        batch_queue.close_batch()
+        self._sender.ready(batch_queue)
+        spans = SentSpans()
+        spans.add(batch, 0, len(encoded))
+        return spans
 
     def _send_chunk(
         self,

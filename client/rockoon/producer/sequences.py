@@ -6,7 +6,9 @@ Invariants:
 1. A queue has at most one numbered batch without a reply. So a repeated batch never has numbers
    below those that the broker stored last, and a refused batch returns its numbers.
 2. A batch that may be stored keeps its numbers and its queue until it is stored or has failed.
-3. After a failed batch that may be stored, the next number is unknown: the numbering of the queue
+3. A batch with a fixed id is the only one of its numbering, from 0; it never changes the numbering
+   of other batches.
+4. After a failed batch that may be stored, the next number is unknown: the numbering of the queue
    restarts at 0, with another producer id.
 """
 
@@ -71,7 +73,10 @@ class SequenceBook:
     def assign(self, batch: "ProducerBatch", queue: MessageQueue) -> None:
         """Number a batch that is assigned to a queue, unless it has numbers already."""
         if batch.sequence is None:
-            producer_id, first = self._next.get(queue, (self._id, 0))
+            if batch.fixed_id is not None:
+                producer_id, first = batch.fixed_id, 0
+            else:
+                producer_id, first = self._next.get(queue, (self._id, 0))
             batch.sequence = BatchSequence(producer_id, first)
             self._unanswered[queue] = batch
 
@@ -99,6 +104,8 @@ class SequenceBook:
         sequence, queue = batch.sequence, batch.queue
         if not isinstance(error, SequenceUnknown) or sequence is None or sequence.may_be_stored:
             return False
+        if batch.fixed_id is not None:
+            return False
         assert queue is not None
         self.renew(queue)
         return True
@@ -111,6 +118,10 @@ class SequenceBook:
         assert sequence is not None
         assert queue is not None
         del self._unanswered[queue]
+        if batch.fixed_id is not None:
+            if isinstance(outcome, RockoonError) and sequence.may_be_stored:
+                return unsure(outcome)
+            return outcome
         if not isinstance(outcome, RockoonError):
             self._next[queue] = sequence.producer_id, sequence.first + len(batch.bodies)
             return outcome

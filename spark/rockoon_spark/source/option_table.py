@@ -106,6 +106,7 @@ OPTIONS = (
         )
     ),
     Option("topic", frozenset({Use.WRITE})),
+    Option("idempotent", frozenset({Use.WRITE})),
     # Spark's own option of a streaming write.
     Option("checkpointLocation", frozenset({Use.WRITE})),
 )
