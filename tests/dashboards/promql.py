@@ -43,7 +43,7 @@ def labels_by_name() -> Mapping[str, frozenset[str]]:
         "process_resident_memory_bytes": OF_SCRAPES,
         "process_cpu_seconds_total": OF_SCRAPES,
     }
-    found |= {gauge.name: OF_SCRAPES | {"command"} for gauge in outcomes.TABLE}
+    found |= {gauge.name: OF_SCRAPES | {"command", "target"} for gauge in outcomes.TABLE}
     # Of kube-state-metrics, which one rule needs.
     found["kube_cronjob_status_last_successful_time"] = OF_SCRAPES | {"namespace", "cronjob"}
     for metric in metrics_of_services():

@@ -64,7 +64,7 @@ def _shown(value: object) -> str:
 
 
 class Gauge(NamedTuple):
-    """A metric in the file; its label is the name of the command."""
+    """A metric in the file; its labels are the command and its target, if it has one."""
 
     name: str
     doc: str
@@ -84,8 +84,9 @@ SUCCEEDED_AT = Gauge(
 SECONDS = Gauge("rockoon_spark_job_seconds", "Duration of the last run")
 LOG_BYTES = Gauge("rockoon_spark_job_log_bytes", "Bytes of logs that the last run read")
 RECORDS = Gauge("rockoon_spark_job_records", "Records that the last run processed")
+FILES = Gauge("rockoon_spark_job_files", "Files that the last run wrote or verified")
 PROBLEMS = Gauge("rockoon_spark_job_problems", "Number of problems that the last run found")
-TABLE = (ENDED, SUCCEEDED, SUCCEEDED_AT, SECONDS, LOG_BYTES, RECORDS, PROBLEMS)
+TABLE = (ENDED, SUCCEEDED, SUCCEEDED_AT, SECONDS, LOG_BYTES, RECORDS, FILES, PROBLEMS)
 # Names under which the jobs count their records; the first one present is used.
 _RECORDS = ("records", "messages", "keys")
 
@@ -100,6 +101,16 @@ class CommandRun(NamedTuple):
     succeeded: bool
     figures: Figures
     problems: int
+    target: str = ""
+    """What the command writes or verifies, without secrets; empty for a command without one."""
+
+    @property
+    def labels(self) -> str:
+        """The labels of the run's metrics, in the text format."""
+        if not self.target:
+            return f'command="{self.command}"'
+        escaped = self.target.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+        return f'command="{self.command}",target="{escaped}"'
 
 
 def write_metrics(path: Path, run: CommandRun) -> None:
@@ -115,36 +126,37 @@ def write_metrics(path: Path, run: CommandRun) -> None:
     values = {
         ENDED: run.ended_at,
         SUCCEEDED: float(run.succeeded),
-        SUCCEEDED_AT: run.ended_at if run.succeeded else _read_success(path, run.command),
+        SUCCEEDED_AT: run.ended_at if run.succeeded else _read_success(path, run),
         SECONDS: run.seconds,
         LOG_BYTES: float(sum(_numbers(run.figures, ("log_bytes",)))),
         RECORDS: float(sum(_numbers(run.figures, _RECORDS))),
+        FILES: float(sum(_numbers(run.figures, ("files",)))),
         PROBLEMS: float(run.problems),
     }
     # The collector reads every file that ends with .prom, so this name does not.
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        unfinished.write_text("".join(_lines(run.command, values)))
+        unfinished.write_text("".join(_lines(run.labels, values)))
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
 
 
-def _lines(command: str, values: Mapping[Gauge, float]) -> Iterator[str]:
+def _lines(labels: str, values: Mapping[Gauge, float]) -> Iterator[str]:
     for gauge, value in values.items():
         yield f"# HELP {gauge.name} {gauge.doc}\n# TYPE {gauge.name} gauge\n"
-        yield f"{_series(gauge, command)} {value!r}\n"
+        yield f"{gauge.name}{{{labels}}} {value!r}\n"
 
 
-def _series(gauge: Gauge, command: str) -> str:
-    return f'{gauge.name}{{command="{command}"}}'
-
-
-def _read_success(path: Path, command: str) -> float:
-    start = _series(SUCCEEDED_AT, command) + " "
+def _read_success(path: Path, run: CommandRun) -> float:
+    # Files of former versions have no target.
+    starts = tuple(
+        f"{SUCCEEDED_AT.name}{{{labels}}} "
+        for labels in {run.labels, run._replace(target="").labels}
+    )
     try:
         lines = path.read_text(errors="replace").splitlines()
-        values = (line.removeprefix(start) for line in lines if line.startswith(start))
+        values = (line.rpartition(" ")[2] for line in lines if line.startswith(starts))
         return float(next(values, 0.0))
     except (FileNotFoundError, ValueError):
         # No file yet, or its content is not ours: the last success is unknown.

@@ -178,6 +178,7 @@ def main(arguments: Sequence[str], program: str = "rockoon spark") -> int:
             status == 0,
             outcome.figures,
             len(outcome.problems),
+            redacted(getattr(options, "target", None) or ""),
         )
         try:
             write_metrics(options.metrics_file, run)
