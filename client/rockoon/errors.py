@@ -1,5 +1,6 @@
 """Exceptions of the SDK: the classes of the error table, which servers raise too."""
 
+from rockoon_core.errors import AccessKeyChanged as AccessKeyChanged
 from rockoon_core.errors import AccessKeyExists as AccessKeyExists
 from rockoon_core.errors import AccessKeyNotFound as AccessKeyNotFound
 from rockoon_core.errors import BodyTooLarge as BodyTooLarge
@@ -59,6 +60,7 @@ from rockoon_core.errors import RockoonError as RockoonError
 from rockoon_core.errors import RouteNotReached as RouteNotReached
 from rockoon_core.errors import SequenceGap as SequenceGap
 from rockoon_core.errors import SequenceUnknown as SequenceUnknown
+from rockoon_core.errors import SettingChanged as SettingChanged
 from rockoon_core.errors import StoreCorrupt as StoreCorrupt
 from rockoon_core.errors import StoreFailed as StoreFailed
 from rockoon_core.errors import StoreLocked as StoreLocked

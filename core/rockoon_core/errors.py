@@ -336,6 +336,18 @@ class GroupChanged(RockoonError):
     sentence = "group {group!r} was changed concurrently: read it again"
 
 
+class AccessKeyChanged(RockoonError):
+    code = Error.ACCESS_KEY_CHANGED
+    status = "ABORTED"
+    sentence = "access key {key!r} was changed concurrently: read it again"
+
+
+class SettingChanged(RockoonError):
+    code = Error.SETTING_CHANGED
+    status = "ABORTED"
+    sentence = "live setting {setting!r} of {node} was changed concurrently: read it again"
+
+
 class SequenceGap(RockoonError):
     code = Error.SEQUENCE_GAP
     status = "FAILED_PRECONDITION"

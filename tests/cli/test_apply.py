@@ -16,7 +16,13 @@ from rockoon.cli.resources import cluster_state
 from rockoon.cli.resources.fields import resources_of
 from rockoon.cli.resources.files import read_files
 from rockoon.cli.resources.plan import Options, ResourceChange
-from rockoon.errors import InvalidArgument, NotAuthenticated
+from rockoon.errors import (
+    AccessKeyChanged,
+    AccessKeyNotFound,
+    InvalidArgument,
+    NotAuthenticated,
+    SettingChanged,
+)
 from rockoon.net.access import AccessKey
 from rockoon.testing.disposable import DisposableCluster
 from rockoon_proto.v1.nameserver_pb2 import GroupConfig
@@ -255,6 +261,20 @@ async def test_a_group_that_another_owner_has_adopted_meanwhile_is_not_deleted(
     assert attributes == {OWNER: f"{name}-bank"}
 
 
+async def test_a_live_setting_that_another_owner_has_changed_meanwhile_is_not_deleted(
+    rockoon: Any, apply: Any, run_with_other: Any, name: str
+) -> None:
+    settings = "settings: {broker: {calm_seconds: %s}}"
+    apply(f"owner: {name}\n{settings % 7}")
+    other = f"owner: {name}-bank\n{settings % 8}"
+    text = f"owner: {name}\ntopics: {{{name}-new: {{queues: 1}}}}"
+    made = await run_with_other(text, other, "--adopt")
+    assert [str(each).partition(":")[0] for each in made] == [f"create topic {name}-new"]
+    shown = rockoon("broker", "config", "get", "calm_seconds").out
+    rockoon("broker", "config", "unset", "calm_seconds")
+    assert "8.0 s  live setting" in shown
+
+
 async def test_a_refusal_after_the_first_change_reports_that_change(
     apply: Any, run_with_other: Any, name: str
 ) -> None:
@@ -361,6 +381,58 @@ access_keys:
         "0 changes to make\n"
     ), "a disabled key stays disabled"
     assert guarded_apply("owner: shop", "--prune").out == "delete access key shop\n1 change made\n"
+
+
+async def test_a_key_that_another_owner_has_changed_meanwhile_is_not_deleted(
+    guarded: DisposableCluster, guarded_apply: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "secret").write_text(FIRST)
+    guarded_apply("owner: shop\naccess_keys: {till: {secret_file: secret}}")
+    (tmp_path / "new.yaml").write_text("owner: shop\ntopics: {till-new: {queues: 1}}")
+    made: list[str] = []
+
+    def report(change: ResourceChange) -> None:
+        if not made:
+            guarded_apply("owner: bank\naccess_keys: {till: {description: b}}", "--adopt")
+        made.append(str(change).partition(":")[0])
+
+    resources = resources_of(read_files([tmp_path / "new.yaml"]))
+    async with guarded.connect() as connection:
+        await cluster_state.apply(connection, resources, Options(prune=True), report)
+        assert made == ["create topic till-new"]
+        assert (await connection.admin.access_keys.describe("till")).owner == "bank"
+        await connection.admin.access_keys.delete("till")
+
+
+async def test_a_change_of_a_key_or_a_setting_as_it_was_before_is_refused_by_name(
+    guarded: DisposableCluster,
+) -> None:
+    async with guarded.connect() as connection:
+        keys, settings = connection.admin.access_keys, connection.admin.settings
+        await keys.create("till")
+        before = (await keys.describe("till")).modified_revision
+        now = (await keys.update("till", description="x")).modified_revision
+        old = {"expected_modified_revision": before}
+        for change in (keys.delete("till", **old), keys.update("till", owner="y", **old)):
+            with pytest.raises(AccessKeyChanged, match="access key 'till' was changed"):
+                await change
+        await keys.update("till", description="y", expected_modified_revision=now)
+        await keys.delete("till")
+        with pytest.raises(AccessKeyNotFound):
+            await keys.delete("till", expected_modified_revision=now)
+
+        async def stored(value: str) -> int:
+            (found,) = await settings.set("broker", "calm_seconds", value)
+            return found.stored[0].modified_revision
+
+        before, now = await stored("7"), await stored("8")
+        setting, old = ("broker", "calm_seconds"), {"expected_modified_revision": before}
+        for change in (settings.unset(*setting, **old), settings.set(*setting, "9", **old)):
+            with pytest.raises(SettingChanged, match="'calm_seconds' of every broker was changed"):
+                await change
+        await settings.unset(*setting, expected_modified_revision=now)
+        with pytest.raises(InvalidArgument, match="has no live setting"):
+            await settings.unset(*setting, expected_modified_revision=now)
 
 
 async def test_a_key_that_may_not_administer_keys_manages_its_topics(

@@ -75,6 +75,7 @@ class KeyDescription:
         disabled: calls signed with the key are refused.
         description: free text.
         owner: name of the resource files that `rockoon apply` made the key from; empty if none.
+        modified_revision: etcd's revision of its last change.
         created_ms: creation time, epoch milliseconds.
         rotated_ms: time of the last rotation, epoch milliseconds; 0 if never rotated.
         former_until_ms: time until which the former secret is accepted, epoch milliseconds; 0 if
@@ -89,6 +90,7 @@ class KeyDescription:
     rotated_ms: int
     former_until_ms: int
     owner: str = ""
+    modified_revision: int = 0
 
     @classmethod
     def from_wire(cls, info: access_pb.AccessKeyInfo) -> "KeyDescription":
@@ -104,6 +106,7 @@ class KeyDescription:
             info.rotated_ms,
             info.former_until_ms,
             info.owner,
+            info.modified_revision,
         )
 
 
@@ -217,9 +220,21 @@ class AccessKeyAdmin:
         )
         return key
 
-    async def delete(self, key_id: str) -> None:
-        """Delete a key and end its open calls. Raises AccessKeyNotFound."""
-        await self._call("DeleteKey", access_pb.DeleteKeyRequest(key_id=key_id))
+    async def delete(self, key_id: str, *, expected_modified_revision: int = 0) -> None:
+        """Delete a key and end its open calls.
+
+        Args:
+            expected_modified_revision: delete only if the key has this `modified_revision`; 0 means
+                any.
+
+        Raises:
+            AccessKeyNotFound: there is no key of this name.
+            AccessKeyChanged: the key has another `modified_revision`.
+        """
+        request = access_pb.DeleteKeyRequest(
+            key_id=key_id, expected_modified_revision=expected_modified_revision
+        )
+        await self._call("DeleteKey", request)
 
     async def update(
         self,
@@ -230,8 +245,10 @@ class AccessKeyAdmin:
         disabled: bool | None = None,
         description: str | None = None,
         owner: str | None = None,
+        expected_modified_revision: int = 0,
     ) -> KeyDescription:
-        """Change several fields of a key at once; None means no change. Errors as `revoke`."""
+        """Change several fields of a key at once; None means no change. Errors as `revoke`, and
+        AccessKeyChanged as `delete`."""
         return await self._update(
             key_id,
             grant=[each.to_wire() for each in grant],
@@ -239,6 +256,7 @@ class AccessKeyAdmin:
             disabled=disabled,
             description=description,
             owner=owner,
+            expected_modified_revision=expected_modified_revision,
         )
 
     async def _update(self, key_id: str, **changes: Any) -> KeyDescription:

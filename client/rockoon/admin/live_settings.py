@@ -139,7 +139,14 @@ class SettingsAdmin:
         return described
 
     async def set(
-        self, service: str, name: str, value: str, node: str = "", *, owner: str = ""
+        self,
+        service: str,
+        name: str,
+        value: str,
+        node: str = "",
+        *,
+        owner: str = "",
+        expected_modified_revision: int = 0,
     ) -> Sequence[ProcessSettings]:
         """Set a live setting, and return the settings of each process that it concerns.
 
@@ -149,15 +156,22 @@ class SettingsAdmin:
             value: as in an environment variable.
             node: only this node, with all its replicas; empty for all nodes of the service.
             owner: see `LiveSetting` in settings.proto.
+            expected_modified_revision: change it only if the stored one has this
+                `modified_revision`; 0 means any.
 
         Raises:
+            SettingChanged: the stored one has another `modified_revision`.
             InvalidArgument: the setting is unknown or cannot change, or a process cannot use the
                 value.
             BrokerNotFound, OffsetServiceUnavailable, NameserverUnavailable: no such process
                 answers.
         """
         setting = pb.LiveSetting(service=service, node=node, name=name, value=value, owner=owner)
-        return await self._change(setting)
+        return await self._change(
+            pb.ChangeSettingRequest(
+                setting=setting, expected_modified_revision=expected_modified_revision
+            )
+        )
 
     async def check(self, service: str, name: str, value: str, node: str = "") -> None:
         """Check that all processes that answer can use a live setting; errors as in `set`."""
@@ -166,14 +180,20 @@ class SettingsAdmin:
         async with self._processes(service, node) as (found, call):
             await self._accepting(request, found, call)
 
-    async def unset(self, service: str, name: str, node: str = "") -> Sequence[ProcessSettings]:
-        """Remove a live setting: loaded values are in use again. See `set`."""
-        return await self._change(pb.LiveSetting(service=service, node=node, name=name), unset=True)
-
-    async def _change(
-        self, setting: pb.LiveSetting, *, unset: bool = False
+    async def unset(
+        self, service: str, name: str, node: str = "", *, expected_modified_revision: int = 0
     ) -> Sequence[ProcessSettings]:
-        request = pb.ChangeSettingRequest(setting=setting, unset=unset)
+        """Remove a live setting: loaded values are in use again. See `set`."""
+        return await self._change(
+            pb.ChangeSettingRequest(
+                setting=pb.LiveSetting(service=service, node=node, name=name),
+                unset=True,
+                expected_modified_revision=expected_modified_revision,
+            )
+        )
+
+    async def _change(self, request: pb.ChangeSettingRequest) -> Sequence[ProcessSettings]:
+        setting = request.setting
         async with self._processes(setting.service, setting.node) as (found, call):
             accepting = await self._accepting(request, found, call)
             request.check_only = False

@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1drockoon_proto/v1/access.proto\x12\nrockoon.v1\"O\n\x10\x41\x63\x63\x65ssPermission\x12\x10\n\x08resource\x18\x01 \x01(\t\x12)\n\x07\x61\x63tions\x18\x02 \x03(\x0e\x32\x18.rockoon.v1.AccessAction\"\x8f\x02\n\rAccessKeyInfo\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x10\n\x08verifier\x18\x02 \x01(\x0c\x12\x17\n\x0f\x66ormer_verifier\x18\x03 \x01(\x0c\x12\x17\n\x0f\x66ormer_until_ms\x18\x04 \x01(\x03\x12\x10\n\x08\x64isabled\x18\x05 \x01(\x08\x12\x31\n\x0bpermissions\x18\x06 \x03(\x0b\x32\x1c.rockoon.v1.AccessPermission\x12\x13\n\x0b\x64\x65scription\x18\x07 \x01(\t\x12\x12\n\ncreated_ms\x18\x08 \x01(\x03\x12\x12\n\nrotated_ms\x18\t \x01(\x03\x12\x19\n\x11modified_revision\x18\n \x01(\x03\x12\r\n\x05owner\x18\x0b \x01(\t\"\x8b\x01\n\x10\x43reateKeyRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x10\n\x08verifier\x18\x02 \x01(\x0c\x12\x31\n\x0bpermissions\x18\x03 \x03(\x0b\x32\x1c.rockoon.v1.AccessPermission\x12\x13\n\x0b\x64\x65scription\x18\x04 \x01(\t\x12\r\n\x05owner\x18\x05 \x01(\t\"D\n\x08KeyReply\x12&\n\x03key\x18\x01 \x01(\x0b\x32\x19.rockoon.v1.AccessKeyInfo\x12\x10\n\x08revision\x18\x02 \x01(\x03\"3\n\x0fListKeysRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x10\n\x08verifier\x18\x02 \x01(\x0c\"d\n\rListKeysReply\x12\'\n\x04keys\x18\x01 \x03(\x0b\x32\x19.rockoon.v1.AccessKeyInfo\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12\x18\n\x10verifier_matches\x18\x03 \x01(\x08\"\xe9\x01\n\x10UpdateKeyRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12+\n\x05grant\x18\x02 \x03(\x0b\x32\x1c.rockoon.v1.AccessPermission\x12,\n\x06revoke\x18\x03 \x03(\x0b\x32\x1c.rockoon.v1.AccessPermission\x12\x15\n\x08\x64isabled\x18\x04 \x01(\x08H\x00\x88\x01\x01\x12\x18\n\x0b\x64\x65scription\x18\x05 \x01(\tH\x01\x88\x01\x01\x12\x12\n\x05owner\x18\x06 \x01(\tH\x02\x88\x01\x01\x42\x0b\n\t_disabledB\x0e\n\x0c_descriptionB\x08\n\x06_owner\"L\n\x10RotateKeyRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x10\n\x08verifier\x18\x02 \x01(\x0c\x12\x16\n\x0e\x66ormer_seconds\x18\x03 \x01(\x01\"\"\n\x10\x44\x65leteKeyRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\"\"\n\x0e\x44\x65leteKeyReply\x12\x10\n\x08revision\x18\x01 \x01(\x03\"\x12\n\x10WatchKeysRequest\"_\n\nKeysUpdate\x12\'\n\x04keys\x18\x01 \x03(\x0b\x32\x19.rockoon.v1.AccessKeyInfo\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12\x16\n\x0e\x65tcd_reachable\x18\x03 \x01(\x08*b\n\x0c\x41\x63\x63\x65ssAction\x12\x1d\n\x19\x41\x43\x43\x45SS_ACTION_UNSPECIFIED\x10\x00\x12\x0f\n\x0b\x41\x43\x43\x45SS_READ\x10\x01\x12\x10\n\x0c\x41\x43\x43\x45SS_WRITE\x10\x02\x12\x10\n\x0c\x41\x43\x43\x45SS_ADMIN\x10\x03\x32\x9f\x03\n\nAccessKeys\x12?\n\tCreateKey\x12\x1c.rockoon.v1.CreateKeyRequest\x1a\x14.rockoon.v1.KeyReply\x12\x42\n\x08ListKeys\x12\x1b.rockoon.v1.ListKeysRequest\x1a\x19.rockoon.v1.ListKeysReply\x12?\n\tUpdateKey\x12\x1c.rockoon.v1.UpdateKeyRequest\x1a\x14.rockoon.v1.KeyReply\x12?\n\tRotateKey\x12\x1c.rockoon.v1.RotateKeyRequest\x1a\x14.rockoon.v1.KeyReply\x12\x45\n\tDeleteKey\x12\x1c.rockoon.v1.DeleteKeyRequest\x1a\x1a.rockoon.v1.DeleteKeyReply\x12\x43\n\tWatchKeys\x12\x1c.rockoon.v1.WatchKeysRequest\x1a\x16.rockoon.v1.KeysUpdate0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1drockoon_proto/v1/access.proto\x12\nrockoon.v1\"O\n\x10\x41\x63\x63\x65ssPermission\x12\x10\n\x08resource\x18\x01 \x01(\t\x12)\n\x07\x61\x63tions\x18\x02 \x03(\x0e\x32\x18.rockoon.v1.AccessAction\"\x8f\x02\n\rAccessKeyInfo\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x10\n\x08verifier\x18\x02 \x01(\x0c\x12\x17\n\x0f\x66ormer_verifier\x18\x03 \x01(\x0c\x12\x17\n\x0f\x66ormer_until_ms\x18\x04 \x01(\x03\x12\x10\n\x08\x64isabled\x18\x05 \x01(\x08\x12\x31\n\x0bpermissions\x18\x06 \x03(\x0b\x32\x1c.rockoon.v1.AccessPermission\x12\x13\n\x0b\x64\x65scription\x18\x07 \x01(\t\x12\x12\n\ncreated_ms\x18\x08 \x01(\x03\x12\x12\n\nrotated_ms\x18\t \x01(\x03\x12\x19\n\x11modified_revision\x18\n \x01(\x03\x12\r\n\x05owner\x18\x0b \x01(\t\"\x8b\x01\n\x10\x43reateKeyRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x10\n\x08verifier\x18\x02 \x01(\x0c\x12\x31\n\x0bpermissions\x18\x03 \x03(\x0b\x32\x1c.rockoon.v1.AccessPermission\x12\x13\n\x0b\x64\x65scription\x18\x04 \x01(\t\x12\r\n\x05owner\x18\x05 \x01(\t\"D\n\x08KeyReply\x12&\n\x03key\x18\x01 \x01(\x0b\x32\x19.rockoon.v1.AccessKeyInfo\x12\x10\n\x08revision\x18\x02 \x01(\x03\"3\n\x0fListKeysRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x10\n\x08verifier\x18\x02 \x01(\x0c\"d\n\rListKeysReply\x12\'\n\x04keys\x18\x01 \x03(\x0b\x32\x19.rockoon.v1.AccessKeyInfo\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12\x18\n\x10verifier_matches\x18\x03 \x01(\x08\"\x8d\x02\n\x10UpdateKeyRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12+\n\x05grant\x18\x02 \x03(\x0b\x32\x1c.rockoon.v1.AccessPermission\x12,\n\x06revoke\x18\x03 \x03(\x0b\x32\x1c.rockoon.v1.AccessPermission\x12\x15\n\x08\x64isabled\x18\x04 \x01(\x08H\x00\x88\x01\x01\x12\x18\n\x0b\x64\x65scription\x18\x05 \x01(\tH\x01\x88\x01\x01\x12\x12\n\x05owner\x18\x06 \x01(\tH\x02\x88\x01\x01\x12\"\n\x1a\x65xpected_modified_revision\x18\x07 \x01(\x03\x42\x0b\n\t_disabledB\x0e\n\x0c_descriptionB\x08\n\x06_owner\"L\n\x10RotateKeyRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x10\n\x08verifier\x18\x02 \x01(\x0c\x12\x16\n\x0e\x66ormer_seconds\x18\x03 \x01(\x01\"F\n\x10\x44\x65leteKeyRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\"\n\x1a\x65xpected_modified_revision\x18\x02 \x01(\x03\"\"\n\x0e\x44\x65leteKeyReply\x12\x10\n\x08revision\x18\x01 \x01(\x03\"\x12\n\x10WatchKeysRequest\"_\n\nKeysUpdate\x12\'\n\x04keys\x18\x01 \x03(\x0b\x32\x19.rockoon.v1.AccessKeyInfo\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12\x16\n\x0e\x65tcd_reachable\x18\x03 \x01(\x08*b\n\x0c\x41\x63\x63\x65ssAction\x12\x1d\n\x19\x41\x43\x43\x45SS_ACTION_UNSPECIFIED\x10\x00\x12\x0f\n\x0b\x41\x43\x43\x45SS_READ\x10\x01\x12\x10\n\x0c\x41\x43\x43\x45SS_WRITE\x10\x02\x12\x10\n\x0c\x41\x43\x43\x45SS_ADMIN\x10\x03\x32\x9f\x03\n\nAccessKeys\x12?\n\tCreateKey\x12\x1c.rockoon.v1.CreateKeyRequest\x1a\x14.rockoon.v1.KeyReply\x12\x42\n\x08ListKeys\x12\x1b.rockoon.v1.ListKeysRequest\x1a\x19.rockoon.v1.ListKeysReply\x12?\n\tUpdateKey\x12\x1c.rockoon.v1.UpdateKeyRequest\x1a\x14.rockoon.v1.KeyReply\x12?\n\tRotateKey\x12\x1c.rockoon.v1.RotateKeyRequest\x1a\x14.rockoon.v1.KeyReply\x12\x45\n\tDeleteKey\x12\x1c.rockoon.v1.DeleteKeyRequest\x1a\x1a.rockoon.v1.DeleteKeyReply\x12\x43\n\tWatchKeys\x12\x1c.rockoon.v1.WatchKeysRequest\x1a\x16.rockoon.v1.KeysUpdate0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rockoon_proto.v1.access_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ACCESSACTION']._serialized_start=1270
-  _globals['_ACCESSACTION']._serialized_end=1368
+  _globals['_ACCESSACTION']._serialized_start=1342
+  _globals['_ACCESSACTION']._serialized_end=1440
   _globals['_ACCESSPERMISSION']._serialized_start=45
   _globals['_ACCESSPERMISSION']._serialized_end=124
   _globals['_ACCESSKEYINFO']._serialized_start=127
@@ -46,17 +46,17 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTKEYSREPLY']._serialized_start=665
   _globals['_LISTKEYSREPLY']._serialized_end=765
   _globals['_UPDATEKEYREQUEST']._serialized_start=768
-  _globals['_UPDATEKEYREQUEST']._serialized_end=1001
-  _globals['_ROTATEKEYREQUEST']._serialized_start=1003
-  _globals['_ROTATEKEYREQUEST']._serialized_end=1079
-  _globals['_DELETEKEYREQUEST']._serialized_start=1081
-  _globals['_DELETEKEYREQUEST']._serialized_end=1115
-  _globals['_DELETEKEYREPLY']._serialized_start=1117
-  _globals['_DELETEKEYREPLY']._serialized_end=1151
-  _globals['_WATCHKEYSREQUEST']._serialized_start=1153
-  _globals['_WATCHKEYSREQUEST']._serialized_end=1171
-  _globals['_KEYSUPDATE']._serialized_start=1173
-  _globals['_KEYSUPDATE']._serialized_end=1268
-  _globals['_ACCESSKEYS']._serialized_start=1371
-  _globals['_ACCESSKEYS']._serialized_end=1786
+  _globals['_UPDATEKEYREQUEST']._serialized_end=1037
+  _globals['_ROTATEKEYREQUEST']._serialized_start=1039
+  _globals['_ROTATEKEYREQUEST']._serialized_end=1115
+  _globals['_DELETEKEYREQUEST']._serialized_start=1117
+  _globals['_DELETEKEYREQUEST']._serialized_end=1187
+  _globals['_DELETEKEYREPLY']._serialized_start=1189
+  _globals['_DELETEKEYREPLY']._serialized_end=1223
+  _globals['_WATCHKEYSREQUEST']._serialized_start=1225
+  _globals['_WATCHKEYSREQUEST']._serialized_end=1243
+  _globals['_KEYSUPDATE']._serialized_start=1245
+  _globals['_KEYSUPDATE']._serialized_end=1340
+  _globals['_ACCESSKEYS']._serialized_start=1443
+  _globals['_ACCESSKEYS']._serialized_end=1858
 # @@protoc_insertion_point(module_scope)

@@ -93,20 +93,22 @@ class ListKeysReply(_message.Message):
     def __init__(self, keys: _Optional[_Iterable[_Union[AccessKeyInfo, _Mapping]]] = ..., revision: _Optional[int] = ..., verifier_matches: _Optional[bool] = ...) -> None: ...
 
 class UpdateKeyRequest(_message.Message):
-    __slots__ = ("key_id", "grant", "revoke", "disabled", "description", "owner")
+    __slots__ = ("key_id", "grant", "revoke", "disabled", "description", "owner", "expected_modified_revision")
     KEY_ID_FIELD_NUMBER: _ClassVar[int]
     GRANT_FIELD_NUMBER: _ClassVar[int]
     REVOKE_FIELD_NUMBER: _ClassVar[int]
     DISABLED_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_MODIFIED_REVISION_FIELD_NUMBER: _ClassVar[int]
     key_id: str
     grant: _containers.RepeatedCompositeFieldContainer[AccessPermission]
     revoke: _containers.RepeatedCompositeFieldContainer[AccessPermission]
     disabled: bool
     description: str
     owner: str
-    def __init__(self, key_id: _Optional[str] = ..., grant: _Optional[_Iterable[_Union[AccessPermission, _Mapping]]] = ..., revoke: _Optional[_Iterable[_Union[AccessPermission, _Mapping]]] = ..., disabled: _Optional[bool] = ..., description: _Optional[str] = ..., owner: _Optional[str] = ...) -> None: ...
+    expected_modified_revision: int
+    def __init__(self, key_id: _Optional[str] = ..., grant: _Optional[_Iterable[_Union[AccessPermission, _Mapping]]] = ..., revoke: _Optional[_Iterable[_Union[AccessPermission, _Mapping]]] = ..., disabled: _Optional[bool] = ..., description: _Optional[str] = ..., owner: _Optional[str] = ..., expected_modified_revision: _Optional[int] = ...) -> None: ...
 
 class RotateKeyRequest(_message.Message):
     __slots__ = ("key_id", "verifier", "former_seconds")
@@ -119,10 +121,12 @@ class RotateKeyRequest(_message.Message):
     def __init__(self, key_id: _Optional[str] = ..., verifier: _Optional[bytes] = ..., former_seconds: _Optional[float] = ...) -> None: ...
 
 class DeleteKeyRequest(_message.Message):
-    __slots__ = ("key_id",)
+    __slots__ = ("key_id", "expected_modified_revision")
     KEY_ID_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_MODIFIED_REVISION_FIELD_NUMBER: _ClassVar[int]
     key_id: str
-    def __init__(self, key_id: _Optional[str] = ...) -> None: ...
+    expected_modified_revision: int
+    def __init__(self, key_id: _Optional[str] = ..., expected_modified_revision: _Optional[int] = ...) -> None: ...
 
 class DeleteKeyReply(_message.Message):
     __slots__ = ("revision",)

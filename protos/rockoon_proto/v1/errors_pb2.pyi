@@ -60,6 +60,8 @@ class Error(_message.Message):
         TRANSACTION_ENDED: _ClassVar[Error.Code]
         NO_EXTERNAL_ADDRESS: _ClassVar[Error.Code]
         GROUP_CHANGED: _ClassVar[Error.Code]
+        ACCESS_KEY_CHANGED: _ClassVar[Error.Code]
+        SETTING_CHANGED: _ClassVar[Error.Code]
         DELAYED_SETTLED: _ClassVar[Error.Code]
         NOT_ACQUIRED: _ClassVar[Error.Code]
         ETCD_UNAVAILABLE: _ClassVar[Error.Code]
@@ -134,6 +136,8 @@ class Error(_message.Message):
     TRANSACTION_ENDED: Error.Code
     NO_EXTERNAL_ADDRESS: Error.Code
     GROUP_CHANGED: Error.Code
+    ACCESS_KEY_CHANGED: Error.Code
+    SETTING_CHANGED: Error.Code
     DELAYED_SETTLED: Error.Code
     NOT_ACQUIRED: Error.Code
     ETCD_UNAVAILABLE: Error.Code

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class LiveSetting(_message.Message):
-    __slots__ = ("service", "node", "name", "value", "access_key", "changed_ms", "owner")
+    __slots__ = ("service", "node", "name", "value", "access_key", "changed_ms", "owner", "modified_revision")
     SERVICE_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -15,6 +15,7 @@ class LiveSetting(_message.Message):
     ACCESS_KEY_FIELD_NUMBER: _ClassVar[int]
     CHANGED_MS_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
+    MODIFIED_REVISION_FIELD_NUMBER: _ClassVar[int]
     service: str
     node: str
     name: str
@@ -22,17 +23,20 @@ class LiveSetting(_message.Message):
     access_key: str
     changed_ms: int
     owner: str
-    def __init__(self, service: _Optional[str] = ..., node: _Optional[str] = ..., name: _Optional[str] = ..., value: _Optional[str] = ..., access_key: _Optional[str] = ..., changed_ms: _Optional[int] = ..., owner: _Optional[str] = ...) -> None: ...
+    modified_revision: int
+    def __init__(self, service: _Optional[str] = ..., node: _Optional[str] = ..., name: _Optional[str] = ..., value: _Optional[str] = ..., access_key: _Optional[str] = ..., changed_ms: _Optional[int] = ..., owner: _Optional[str] = ..., modified_revision: _Optional[int] = ...) -> None: ...
 
 class ChangeSettingRequest(_message.Message):
-    __slots__ = ("setting", "unset", "check_only")
+    __slots__ = ("setting", "unset", "check_only", "expected_modified_revision")
     SETTING_FIELD_NUMBER: _ClassVar[int]
     UNSET_FIELD_NUMBER: _ClassVar[int]
     CHECK_ONLY_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_MODIFIED_REVISION_FIELD_NUMBER: _ClassVar[int]
     setting: LiveSetting
     unset: bool
     check_only: bool
-    def __init__(self, setting: _Optional[_Union[LiveSetting, _Mapping]] = ..., unset: _Optional[bool] = ..., check_only: _Optional[bool] = ...) -> None: ...
+    expected_modified_revision: int
+    def __init__(self, setting: _Optional[_Union[LiveSetting, _Mapping]] = ..., unset: _Optional[bool] = ..., check_only: _Optional[bool] = ..., expected_modified_revision: _Optional[int] = ...) -> None: ...
 
 class ChangeSettingReply(_message.Message):
     __slots__ = ("revision",)
@@ -41,12 +45,14 @@ class ChangeSettingReply(_message.Message):
     def __init__(self, revision: _Optional[int] = ...) -> None: ...
 
 class StoreSettingRequest(_message.Message):
-    __slots__ = ("setting", "unset")
+    __slots__ = ("setting", "unset", "expected_modified_revision")
     SETTING_FIELD_NUMBER: _ClassVar[int]
     UNSET_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_MODIFIED_REVISION_FIELD_NUMBER: _ClassVar[int]
     setting: LiveSetting
     unset: bool
-    def __init__(self, setting: _Optional[_Union[LiveSetting, _Mapping]] = ..., unset: _Optional[bool] = ...) -> None: ...
+    expected_modified_revision: int
+    def __init__(self, setting: _Optional[_Union[LiveSetting, _Mapping]] = ..., unset: _Optional[bool] = ..., expected_modified_revision: _Optional[int] = ...) -> None: ...
 
 class WatchSettingsRequest(_message.Message):
     __slots__ = ("service", "node")

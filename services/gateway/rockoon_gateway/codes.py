@@ -52,6 +52,8 @@ BY_ERROR: dict[type[RockoonError], Code] = {
     errors.PlanStale: Code.PRECONDITION_FAILED,
     errors.TopicChanged: Code.PRECONDITION_FAILED,
     errors.GroupChanged: Code.PRECONDITION_FAILED,
+    errors.AccessKeyChanged: Code.PRECONDITION_FAILED,
+    errors.SettingChanged: Code.PRECONDITION_FAILED,
     errors.LogChanged: Code.PRECONDITION_FAILED,
     errors.GenerationRefused: Code.PRECONDITION_FAILED,
     errors.QueueHeld: Code.PRECONDITION_FAILED,

@@ -4,7 +4,13 @@
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from rockoon_core.errors import AccessKeyExists, AccessKeyNotFound, Busy, InvalidArgument
+from rockoon_core.errors import (
+    AccessKeyChanged,
+    AccessKeyExists,
+    AccessKeyNotFound,
+    Busy,
+    InvalidArgument,
+)
 from rockoon_core.key_checks import check_description, check_key_id, check_owner, granted
 from rockoon_core.signature import VERIFIER_BYTES
 from rockoon_nameserver.etcd_data import DeleteKey, PutKey, absent, exists, unchanged
@@ -21,6 +27,7 @@ from rockoon_proto.v1.access_pb2 import (
     AccessKeyInfo,
     CreateKeyRequest,
     DeleteKeyReply,
+    DeleteKeyRequest,
     KeyReply,
     RotateKeyRequest,
     UpdateKeyRequest,
@@ -101,10 +108,13 @@ class AccessKeys:
         Raises:
             InvalidArgument: the description, owner or a permission is invalid.
             AccessKeyNotFound: no key has this id.
+            AccessKeyChanged: its revision is not the expected one.
             Busy: concurrent changes won `ATTEMPTS_MAX` times.
         """
 
         def changed(info: AccessKeyInfo) -> None:
+            if request.expected_modified_revision not in (0, info.modified_revision):
+                raise AccessKeyChanged(key=request.key_id)
             left = granted(info.permissions, request.grant, request.revoke)
             del info.permissions[:]
             info.permissions.extend(left)
@@ -145,18 +155,22 @@ class AccessKeys:
 
         return await self._change(request.key_id, changed)
 
-    async def delete(self, key_id: str) -> DeleteKeyReply:
+    async def delete(self, request: DeleteKeyRequest) -> DeleteKeyReply:
         """Delete a key.
 
         Raises:
             AccessKeyNotFound: no key has this id.
+            AccessKeyChanged: its revision is not the expected one.
         """
+        key_id, expected = request.key_id, request.expected_modified_revision
         check_key_id(key_id)
-        key = AccessKeyName(key_id)
-        outcome = await self._etcd.transaction(
-            [exists(self._keyspace.key(key))], [DeleteKey(self._keyspace.one(key))]
-        )
+        name = self._keyspace.key(AccessKeyName(key_id))
+        one = self._keyspace.one(AccessKeyName(key_id))
+        conditions = [exists(name), *([unchanged(name, expected)] if expected else ())]
+        outcome = await self._etcd.transaction(conditions, [DeleteKey(one)], otherwise=[one])
         if not outcome.succeeded:
+            if outcome.found[0]:
+                raise AccessKeyChanged(key=key_id)
             raise AccessKeyNotFound(key=key_id)
         return DeleteKeyReply(revision=outcome.revision)
 
@@ -242,7 +256,7 @@ class AccessKeyService(AccessKeysServicer):
 
     async def DeleteKey(self, request: pb.DeleteKeyRequest, context: Any) -> pb.DeleteKeyReply:
         self._refuse_when_off()
-        reply = await self._keys.delete(request.key_id)
+        reply = await self._keys.delete(request)
         await self._follower.wait_served(reply.revision)
         return reply
 

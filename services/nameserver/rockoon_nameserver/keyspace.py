@@ -399,13 +399,14 @@ def read_access_key(key: AccessKeyName, value: bytes, modified_revision: int) ->
 
 def setting_value(setting: LiveSetting) -> bytes:
     fields = json_format.MessageToDict(setting, preserving_proto_field_name=True)
-    for part_of_key in ("service", "node", "name"):
-        fields.pop(part_of_key, None)
+    for not_stored in ("service", "node", "name", "modified_revision"):
+        fields.pop(not_stored, None)
     return json_value(fields)
 
 
-def read_setting(key: SettingKey, value: bytes) -> LiveSetting:
+def read_setting(key: SettingKey, value: bytes, revision: int) -> LiveSetting:
     setting = parse_json(value, LiveSetting())
+    setting.modified_revision = revision
     setting.service, setting.node, setting.name = key.service, key.node, key.name
     return setting
 

@@ -8,10 +8,10 @@ other services.
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from rockoon_core.errors import Busy, InvalidArgument
+from rockoon_core.errors import Busy, InvalidArgument, SettingChanged
 from rockoon_core.key_checks import check_owner
 from rockoon_nameserver.access_keys import AWAY_SECONDS_MAX
-from rockoon_nameserver.etcd_data import DeleteKey, PutKey, exists
+from rockoon_nameserver.etcd_data import DeleteKey, PutKey, exists, unchanged
 from rockoon_nameserver.follower import EtcdFollower
 from rockoon_nameserver.keyspace import PATH_PART, Keyspace, SettingKey, setting_value
 from rockoon_nameserver.route_store import RouteStore
@@ -63,6 +63,7 @@ class LiveSettingService(LiveSettingsServicer):
         Raises:
             InvalidArgument: a name or the owner is not valid, or the setting to remove is not
                 stored.
+            SettingChanged: its revision is not the expected one.
             Busy: the cluster has `SETTINGS_MAX` live settings.
         """
         setting = request.setting
@@ -71,18 +72,23 @@ class LiveSettingService(LiveSettingsServicer):
             if not PATH_PART.fullmatch(part):
                 raise InvalidArgument(reason=f"{part[:80]!r} is not part of a live setting's name")
         check_owner(setting.owner)
-        name = self._keyspace.key(key)
+        name, one = self._keyspace.key(key), self._keyspace.one(key)
+        expected = request.expected_modified_revision
+        conditions = [unchanged(name, expected)] if expected else []
+        scope = f"{key.service} {key.node}" if key.node else f"every {key.service}"
         if request.unset:
             outcome = await self._etcd.transaction(
-                [exists(name)], [DeleteKey(self._keyspace.one(key))]
+                [exists(name), *conditions], [DeleteKey(one)], otherwise=[one]
             )
-            if not outcome.succeeded:
-                scope = f"{key.service} {key.node}" if key.node else f"every {key.service}"
+            if not outcome.succeeded and not outcome.found[0]:
                 raise InvalidArgument(reason=f"{key.name} has no live setting for {scope}")
         else:
             if self._follower.table.setting_count >= SETTINGS_MAX:
                 raise Busy(reason=f"there are {SETTINGS_MAX} live settings: remove some")
             setting.changed_ms = self._now_ms()
-            outcome = await self._etcd.transaction([], [PutKey(name, setting_value(setting))])
+            put = PutKey(name, setting_value(setting))
+            outcome = await self._etcd.transaction(conditions, [put])
+        if not outcome.succeeded:
+            raise SettingChanged(setting=key.name, node=scope)
         await self._follower.wait_served(outcome.revision)
         return outcome.revision

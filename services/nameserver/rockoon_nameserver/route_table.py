@@ -554,7 +554,7 @@ class RouteTable:
         self.settings_changes += 1
         self._live_settings.pop(key, None)
         if event.value is not None:
-            self._live_settings[key] = read_setting(key, event.value)
+            self._live_settings[key] = read_setting(key, event.value, event.mod_revision)
 
     def _put_log(self, key: LogKey | ReplicaKey, event: KeyEvent, revision: int) -> None:
         """Replace an entry of a log; an unreadable one is removed from it."""

@@ -82,7 +82,13 @@ class SettingsService(SettingsServicer):
             access_key="" if caller is None else caller.key_id,
             owner=setting.owner,
         )
-        revision = await self._store(StoreSettingRequest(setting=stored, unset=request.unset))
+        revision = await self._store(
+            StoreSettingRequest(
+                setting=stored,
+                unset=request.unset,
+                expected_modified_revision=request.expected_modified_revision,
+            )
+        )
         audit.info(
             "audit: %s %s for %s at revision %d",
             "a caller without an access key" if caller is None else f"access key {caller.key_id!r}",

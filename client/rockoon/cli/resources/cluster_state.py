@@ -22,6 +22,7 @@ from rockoon.cli.resources.plan import (
     topics_of,
 )
 from rockoon.errors import (
+    AccessKeyChanged,
     AccessKeyExists,
     AccessKeyNotFound,
     BrokerNotFound,
@@ -32,6 +33,7 @@ from rockoon.errors import (
     NotPermitted,
     OffsetServiceUnavailable,
     RockoonError,
+    SettingChanged,
     TopicChanged,
     TopicExists,
     TopicNotFound,
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 ROUNDS_MAX = 8
 # Errors of a change that another run has made, or that was planned from old state.
 OUTDATED = (
+    AccessKeyChanged,
     AccessKeyExists,
     AccessKeyNotFound,
     GroupChanged,
@@ -56,6 +59,7 @@ OUTDATED = (
     GroupNotFound,
     # A permission to revoke, or a live setting to remove, is there no more.
     InvalidArgument,
+    SettingChanged,
     TopicChanged,
     TopicExists,
     TopicNotFound,

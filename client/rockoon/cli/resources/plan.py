@@ -302,6 +302,8 @@ class _Planner:
             reason = "signs the calls of this command: it needs cluster=admin"
             self._refuse(key.location, f"access key {name!r} {reason}")
 
+        expected = known.modified_revision if known else 0
+
         async def make(admin: Admin) -> None:
             keys = admin.access_keys
             if known is None:
@@ -313,6 +315,7 @@ class _Planner:
                 disabled=fields.get("disabled"),
                 description=description,
                 owner=self._owner,
+                expected_modified_revision=expected,
             )
             if "secret" in after:
                 await keys.rotate(name, secret=secret)
@@ -329,14 +332,26 @@ class _Planner:
         service, key, node = name
 
         def make(admin: Admin) -> Awaitable[object]:
-            return admin.settings.set(service, key, value, node, owner=self._owner)
+            return admin.settings.set(
+                service,
+                key,
+                value,
+                node,
+                owner=self._owner,
+                expected_modified_revision=known.modified_revision if known else 0,
+            )
 
         self._change("setting", shown(name), setting, before, after, make)
 
     def prune(self) -> None:
         declared, state = self._resources, self._state
         for name in self._prune(
-            "access key", declared.keys, state.keys, lambda name, _, a: a.access_keys.delete(name)
+            "access key",
+            declared.keys,
+            state.keys,
+            lambda name, key, a: a.access_keys.delete(
+                name, expected_modified_revision=key.modified_revision
+            ),
         ):
             if name == state.own_key:
                 self._refuse(f"access key {name}", "it signs the calls of this command")
@@ -361,7 +376,12 @@ class _Planner:
         ):
             self._keep_messages(f"topic {name}", (name,))
         self._prune(
-            "setting", declared.settings, state.settings, lambda name, _, a: a.settings.unset(*name)
+            "setting",
+            declared.settings,
+            state.settings,
+            lambda name, setting, a: a.settings.unset(
+                *name, expected_modified_revision=setting.modified_revision
+            ),
         )
         for node, reason in state.unknown_settings.items():
             self._refuse(f"setting of {node}", f"--prune needs all live settings: {reason}")
