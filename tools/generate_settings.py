@@ -20,7 +20,7 @@ PAGE = REPOSITORY / "docs/operate/settings.md"
 # The table is between these lines of the page.
 TABLE_BEGIN, TABLE_END = "<!-- live settings -->\n", "<!-- end of live settings -->\n"
 # Services that follow live settings.
-LIVE_SERVICES = ("broker", "offset", "nameserver")
+LIVE_SERVICES = ("broker", "offset", "nameserver", "gateway")
 SERVICES: dict[str, type] = {
     "nameserver": NameserverSettings,
     "broker": BrokerSettings,

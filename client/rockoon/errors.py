@@ -15,6 +15,7 @@ from rockoon_core.errors import DelayedSettled as DelayedSettled
 from rockoon_core.errors import DelayTooLong as DelayTooLong
 from rockoon_core.errors import EtcdUnavailable as EtcdUnavailable
 from rockoon_core.errors import Fenced as Fenced
+from rockoon_core.errors import GatewayUnavailable as GatewayUnavailable
 from rockoon_core.errors import GenerationNotFound as GenerationNotFound
 from rockoon_core.errors import GenerationRefused as GenerationRefused
 from rockoon_core.errors import GroupChanged as GroupChanged

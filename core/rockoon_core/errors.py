@@ -424,6 +424,13 @@ class OffsetServiceUnavailable(RockoonError):
     sentence = "the offset service does not answer"
 
 
+class GatewayUnavailable(RockoonError):
+    code = Error.GATEWAY_UNAVAILABLE
+    status = "UNAVAILABLE"
+    retriable = True
+    sentence = "gateway {gateway!r} does not answer"
+
+
 class NotReady(RockoonError):
     code = Error.NOT_READY
     status = "UNAVAILABLE"

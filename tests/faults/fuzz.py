@@ -191,7 +191,10 @@ MAY: Mapping[str, frozenset[str]] = {
             **dict.fromkeys(("ReadRoutes", "RemoveBroker", "FinishUpgrade"), CLUSTER_ADMIN),
         },
         "Settings": dict.fromkeys(("DescribeSettings", "ChangeSetting"), CLUSTER_ADMIN),
-        "LiveSettings": dict.fromkeys(("StoreSetting", "WatchSettings"), NOBODY),
+        "LiveSettings": {
+            **dict.fromkeys(("StoreSetting", "WatchSettings"), NOBODY),
+            "ListGateways": CLUSTER_ADMIN,
+        },
         "AccessKeys": {
             **dict.fromkeys(("CreateKey", "ListKeys", "UpdateKey"), CLUSTER_ADMIN),
             **dict.fromkeys(("RotateKey", "DeleteKey"), CLUSTER_ADMIN),

@@ -61,6 +61,7 @@ NEEDS = {
         "Logs/RemoveReplica "
         "Logs/SetCopies Logs/ElectLog Logs/AdoptLog "
         "Settings/DescribeSettings Settings/ChangeSetting NameServer/RemoveBroker "
+        "LiveSettings/ListGateways "
         "NameServer/FinishUpgrade"
     ),
     "the cluster secret": (

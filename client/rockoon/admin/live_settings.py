@@ -14,6 +14,7 @@ from rockoon.bounds import refuses_invalid_text
 from rockoon.errors import (
     BrokerNotFound,
     BrokerUnavailable,
+    GatewayUnavailable,
     NameserverUnavailable,
     NotReady,
     OffsetServiceUnavailable,
@@ -24,7 +25,7 @@ from rockoon_core.channels import Channels
 from rockoon_proto.v1 import settings_pb2 as pb
 from rockoon_proto.v1.nameserver_pb2 import BROKER, OFFSET_SERVICE, DescribeClusterRequest
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
-from rockoon_proto.v1.settings_pb2_grpc import SettingsStub
+from rockoon_proto.v1.settings_pb2_grpc import LiveSettingsStub, SettingsStub
 
 if TYPE_CHECKING:
     from rockoon.net.connection import Connection
@@ -34,7 +35,12 @@ Call: TypeAlias = Callable[..., Coroutine[Any, Any, Any]]
 
 CALL_SECONDS_MAX = 8.0
 READY_SECONDS_MAX = 8.0
-UNREACHABLE = (BrokerUnavailable, OffsetServiceUnavailable, NameserverUnavailable)
+UNREACHABLE = (
+    BrokerUnavailable,
+    OffsetServiceUnavailable,
+    NameserverUnavailable,
+    GatewayUnavailable,
+)
 NODE_KINDS = {"broker": BROKER, "offset": OFFSET_SERVICE}
 
 
@@ -113,12 +119,13 @@ class SettingsAdmin:
         """Return the settings of each process of a service, sorted by name.
 
         Args:
-            service: "broker", "offset" or "nameserver".
+            service: "broker", "offset", "nameserver" or "gateway".
             node: only the processes of this node; empty for all.
             min_revision: wait at most two seconds until a process uses this revision.
 
         Raises:
-            BrokerNotFound, OffsetServiceUnavailable, NameserverUnavailable: no such process runs.
+            BrokerNotFound, OffsetServiceUnavailable, NameserverUnavailable, GatewayUnavailable: no
+                such process runs.
         """
         request = pb.DescribeSettingsRequest(min_revision=min_revision)
         async with self._processes(service, node) as (found, call):
@@ -151,7 +158,7 @@ class SettingsAdmin:
         """Set a live setting, and return the settings of each process that it concerns.
 
         Args:
-            service: "broker", "offset" or "nameserver".
+            service: "broker", "offset", "nameserver" or "gateway".
             name: name of the setting.
             value: as in an environment variable.
             node: only this node, with all its replicas; empty for all nodes of the service.
@@ -163,8 +170,8 @@ class SettingsAdmin:
             SettingChanged: the stored one has another `modified_revision`.
             InvalidArgument: the setting is unknown or cannot change, or a process cannot use the
                 value.
-            BrokerNotFound, OffsetServiceUnavailable, NameserverUnavailable: no such process
-                answers.
+            BrokerNotFound, OffsetServiceUnavailable, NameserverUnavailable, GatewayUnavailable: no
+                such process answers.
         """
         setting = pb.LiveSetting(service=service, node=node, name=name, value=value, owner=owner)
         return await self._change(
@@ -226,6 +233,8 @@ class SettingsAdmin:
         channels = Channels(self._cluster.tls, self._cluster.access)
 
         async def call(process: ProcessSettings, method: str, request: Any) -> Any:
+            if process.error is not None:
+                raise process.error
             stub = SettingsStub(channels.get(process.address))
             unavailable: Any = BrokerUnavailable
             details: dict[str, Any] = {"broker": process.process}
@@ -233,6 +242,8 @@ class SettingsAdmin:
                 unavailable, details = NameserverUnavailable, {"address": process.address}
             elif service == "offset":
                 unavailable, details = OffsetServiceUnavailable, {}
+            elif service == "gateway":
+                unavailable, details = GatewayUnavailable, {"gateway": process.process}
             return await self._cluster.call(
                 getattr(stub, method),
                 request,
@@ -244,6 +255,8 @@ class SettingsAdmin:
         try:
             if service == "nameserver":
                 found = await self._nameservers(channels)
+            elif service == "gateway":
+                found = await self._gateways(channels)
             else:
                 found = self._nodes(service)
             found = [each for each in found if node in ("", each.node)]
@@ -264,20 +277,48 @@ class SettingsAdmin:
             ] or [ProcessSettings(node.name, node.name, node.address)]
         return found
 
-    async def _nameservers(self, channels: Channels) -> list[ProcessSettings]:
+    async def _ask_nameservers(
+        self, method: Callable[[str], Any], request: Any
+    ) -> list[tuple[str, Any]]:
+        """Call all nameservers; return the reply or the error of each, with its address."""
         addresses = self._cluster.nameservers
         replies = await in_parallel(
             self._cluster.call(
-                NameServerStub(channels.get(address)).DescribeCluster,
-                DescribeClusterRequest(),
+                method(address),
+                request,
                 unavailable=NameserverUnavailable,
                 timeout_seconds=CALL_SECONDS_MAX,
                 address=address,
             )
             for address in addresses
         )
+        return [*zip(addresses, replies, strict=True)]
+
+    async def _gateways(self, channels: Channels) -> list[ProcessSettings]:
+        """Return the gateways that follow their live settings at a nameserver."""
+        replies = await self._ask_nameservers(
+            lambda address: LiveSettingsStub(channels.get(address)).ListGateways,
+            pb.ListGatewaysRequest(),
+        )
+        found = {}
+        for _, reply in replies:
+            if not isinstance(reply, RockoonError):
+                found.update({(each.name, each.address): each for each in reply.gateways})
+            elif not isinstance(reply, UNREACHABLE):
+                raise reply
+            # Otherwise its gateways watch at another nameserver soon.
+        return [
+            ProcessSettings(name, name, address, error=None if address else without_address(name))
+            for name, address in sorted(found)
+        ]
+
+    async def _nameservers(self, channels: Channels) -> list[ProcessSettings]:
+        replies = await self._ask_nameservers(
+            lambda address: NameServerStub(channels.get(address)).DescribeCluster,
+            DescribeClusterRequest(),
+        )
         found = []
-        for address, reply in zip(addresses, replies, strict=True):
+        for address, reply in replies:
             if not isinstance(reply, RockoonError):
                 found.append(ProcessSettings(reply.nameserver, reply.nameserver, address))
             elif isinstance(reply, UNREACHABLE):
@@ -309,7 +350,16 @@ async def in_parallel(calls: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
     return [task.result() for task in asked]
 
 
+def without_address(gateway: str) -> RockoonError:
+    return GatewayUnavailable(
+        f"gateway {gateway!r} accepts no calls of operators: set its admin_listen", gateway=gateway
+    )
+
+
 def not_found(service: str, node: str) -> RockoonError:
+    if service == "gateway":
+        name = f"named {node!r} " if node else ""
+        return GatewayUnavailable(f"no gateway {name}follows the nameservers", gateway=node)
     if service == "offset":
         return OffsetServiceUnavailable()
     if service == "nameserver":

@@ -172,6 +172,9 @@ offsets.app.add_typer(settings_app("offset"), name="config")
 nameserver_app = typer.Typer(no_args_is_help=True, help="Nameservers: live settings.")
 nameserver_app.add_typer(settings_app("nameserver"), name="config")
 app.add_typer(nameserver_app, name="nameserver")
+gateway_app = typer.Typer(no_args_is_help=True, help="Gateways: live settings.")
+gateway_app.add_typer(settings_app("gateway"), name="config")
+app.add_typer(gateway_app, name="gateway")
 app.add_typer(logs.app, name="log")
 app.add_typer(logs.replica_app, name="replica")
 app.add_typer(offsets.app, name="offsets")
@@ -622,6 +625,11 @@ EXAMPLES = {
     "nameserver config get": "rockoon nameserver config get connections_max",
     "nameserver config set": "rockoon nameserver config set log_level warning",
     "nameserver config unset": "rockoon nameserver config unset log_level",
+    "gateway": "rockoon gateway config get",
+    "gateway config": "rockoon gateway config get --live",
+    "gateway config get": "rockoon gateway config get body_bytes_max",
+    "gateway config set": "rockoon gateway config set client_seconds_max 300",
+    "gateway config unset": "rockoon gateway config unset client_seconds_max",
     "offsets config": "rockoon offsets config get --live",
     "offsets config get": "rockoon offsets config get connections_max",
     "offsets config set": "rockoon offsets config set calls_per_address_max 5000",

@@ -1,4 +1,4 @@
-"""`rockoon broker config`, `offsets config`, `nameserver config`: settings of running services."""
+"""`rockoon broker config` and the same of other services: settings of running services."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence

@@ -234,6 +234,8 @@ class NodeMaker:
             values["nameservers"] = self._nameservers
             if record.kind is not NodeKind.GATEWAY:
                 values["store_path"] = self._directory / record.name
+            else:
+                values["admin_listen"] = "127.0.0.1:0"
         elif "etcd" in self._ports:
             values["etcd"] = f"127.0.0.1:{self._ports['etcd']}"
         else:

@@ -79,6 +79,7 @@ class Error(_message.Message):
         QUEUE_HELD: _ClassVar[Error.Code]
         NOT_LEADER: _ClassVar[Error.Code]
         NOT_ENOUGH_REPLICAS: _ClassVar[Error.Code]
+        GATEWAY_UNAVAILABLE: _ClassVar[Error.Code]
         INTERNAL: _ClassVar[Error.Code]
         STORE_FAILED: _ClassVar[Error.Code]
         STORE_CORRUPT: _ClassVar[Error.Code]
@@ -155,6 +156,7 @@ class Error(_message.Message):
     QUEUE_HELD: Error.Code
     NOT_LEADER: Error.Code
     NOT_ENOUGH_REPLICAS: Error.Code
+    GATEWAY_UNAVAILABLE: Error.Code
     INTERNAL: Error.Code
     STORE_FAILED: Error.Code
     STORE_CORRUPT: Error.Code

@@ -55,12 +55,32 @@ class StoreSettingRequest(_message.Message):
     def __init__(self, setting: _Optional[_Union[LiveSetting, _Mapping]] = ..., unset: _Optional[bool] = ..., expected_modified_revision: _Optional[int] = ...) -> None: ...
 
 class WatchSettingsRequest(_message.Message):
-    __slots__ = ("service", "node")
+    __slots__ = ("service", "node", "address")
     SERVICE_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
     service: str
     node: str
-    def __init__(self, service: _Optional[str] = ..., node: _Optional[str] = ...) -> None: ...
+    address: str
+    def __init__(self, service: _Optional[str] = ..., node: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+
+class ListGatewaysRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListGatewaysReply(_message.Message):
+    __slots__ = ("gateways",)
+    GATEWAYS_FIELD_NUMBER: _ClassVar[int]
+    gateways: _containers.RepeatedCompositeFieldContainer[Gateway]
+    def __init__(self, gateways: _Optional[_Iterable[_Union[Gateway, _Mapping]]] = ...) -> None: ...
+
+class Gateway(_message.Message):
+    __slots__ = ("name", "address")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    address: str
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
 
 class SettingsUpdate(_message.Message):
     __slots__ = ("settings", "revision", "etcd_reachable")

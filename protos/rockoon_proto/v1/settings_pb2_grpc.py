@@ -159,8 +159,8 @@ class Settings:
 
 
 class LiveSettingsStub:
-    """Live settings in etcd, served by nameservers. Only services call it: a service stores a value after it
-    has checked the value itself.
+    """Live settings in etcd, served by nameservers. Only services call StoreSetting and WatchSettings: a
+    service stores a value after it has checked the value itself.
     """
 
     def __init__(self, channel):
@@ -179,11 +179,16 @@ class LiveSettingsStub:
                 request_serializer=rockoon__proto_dot_v1_dot_settings__pb2.WatchSettingsRequest.SerializeToString,
                 response_deserializer=rockoon__proto_dot_v1_dot_settings__pb2.SettingsUpdate.FromString,
                 _registered_method=True)
+        self.ListGateways = channel.unary_unary(
+                '/rockoon.v1.LiveSettings/ListGateways',
+                request_serializer=rockoon__proto_dot_v1_dot_settings__pb2.ListGatewaysRequest.SerializeToString,
+                response_deserializer=rockoon__proto_dot_v1_dot_settings__pb2.ListGatewaysReply.FromString,
+                _registered_method=True)
 
 
 class LiveSettingsServicer:
-    """Live settings in etcd, served by nameservers. Only services call it: a service stores a value after it
-    has checked the value itself.
+    """Live settings in etcd, served by nameservers. Only services call StoreSetting and WatchSettings: a
+    service stores a value after it has checked the value itself.
     """
 
     def StoreSetting(self, request, context):
@@ -195,6 +200,13 @@ class LiveSettingsServicer:
 
     def WatchSettings(self, request, context):
         """The live settings of one node now, and again after each change of a live setting of any node.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListGateways(self, request, context):
+        """The gateways that watch at this nameserver now. Needs `admin` on `cluster`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -213,6 +225,11 @@ def add_LiveSettingsServicer_to_server(servicer, server):
                     request_deserializer=rockoon__proto_dot_v1_dot_settings__pb2.WatchSettingsRequest.FromString,
                     response_serializer=rockoon__proto_dot_v1_dot_settings__pb2.SettingsUpdate.SerializeToString,
             ),
+            'ListGateways': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListGateways,
+                    request_deserializer=rockoon__proto_dot_v1_dot_settings__pb2.ListGatewaysRequest.FromString,
+                    response_serializer=rockoon__proto_dot_v1_dot_settings__pb2.ListGatewaysReply.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'rockoon.v1.LiveSettings', rpc_method_handlers)
@@ -222,8 +239,8 @@ def add_LiveSettingsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class LiveSettings:
-    """Live settings in etcd, served by nameservers. Only services call it: a service stores a value after it
-    has checked the value itself.
+    """Live settings in etcd, served by nameservers. Only services call StoreSetting and WatchSettings: a
+    service stores a value after it has checked the value itself.
     """
 
     @staticmethod
@@ -270,6 +287,33 @@ class LiveSettings:
             '/rockoon.v1.LiveSettings/WatchSettings',
             rockoon__proto_dot_v1_dot_settings__pb2.WatchSettingsRequest.SerializeToString,
             rockoon__proto_dot_v1_dot_settings__pb2.SettingsUpdate.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListGateways(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rockoon.v1.LiveSettings/ListGateways',
+            rockoon__proto_dot_v1_dot_settings__pb2.ListGatewaysRequest.SerializeToString,
+            rockoon__proto_dot_v1_dot_settings__pb2.ListGatewaysReply.FromString,
             options,
             channel_credentials,
             insecure,

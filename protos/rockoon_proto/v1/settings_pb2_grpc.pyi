@@ -91,8 +91,8 @@ class SettingsServicer(metaclass=_abc_1.ABCMeta):
 def add_SettingsServicer_to_server(servicer: SettingsServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class LiveSettingsStub:
-    """Live settings in etcd, served by nameservers. Only services call it: a service stores a value after it
-    has checked the value itself.
+    """Live settings in etcd, served by nameservers. Only services call StoreSetting and WatchSettings: a
+    service stores a value after it has checked the value itself.
     """
 
     @_typing.overload
@@ -103,11 +103,13 @@ class LiveSettingsStub:
     """Store or remove a live setting in etcd."""
     WatchSettings: _grpc.UnaryStreamMultiCallable[_settings_pb2.WatchSettingsRequest, _settings_pb2.SettingsUpdate]
     """The live settings of one node now, and again after each change of a live setting of any node."""
+    ListGateways: _grpc.UnaryUnaryMultiCallable[_settings_pb2.ListGatewaysRequest, _settings_pb2.ListGatewaysReply]
+    """The gateways that watch at this nameserver now. Needs `admin` on `cluster`."""
 
 @_typing.type_check_only
 class LiveSettingsAsyncStub(LiveSettingsStub):
-    """Live settings in etcd, served by nameservers. Only services call it: a service stores a value after it
-    has checked the value itself.
+    """Live settings in etcd, served by nameservers. Only services call StoreSetting and WatchSettings: a
+    service stores a value after it has checked the value itself.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -115,10 +117,12 @@ class LiveSettingsAsyncStub(LiveSettingsStub):
     """Store or remove a live setting in etcd."""
     WatchSettings: _aio.UnaryStreamMultiCallable[_settings_pb2.WatchSettingsRequest, _settings_pb2.SettingsUpdate]  # type: ignore[assignment]
     """The live settings of one node now, and again after each change of a live setting of any node."""
+    ListGateways: _aio.UnaryUnaryMultiCallable[_settings_pb2.ListGatewaysRequest, _settings_pb2.ListGatewaysReply]  # type: ignore[assignment]
+    """The gateways that watch at this nameserver now. Needs `admin` on `cluster`."""
 
 class LiveSettingsServicer(metaclass=_abc_1.ABCMeta):
-    """Live settings in etcd, served by nameservers. Only services call it: a service stores a value after it
-    has checked the value itself.
+    """Live settings in etcd, served by nameservers. Only services call StoreSetting and WatchSettings: a
+    service stores a value after it has checked the value itself.
     """
 
     @_abc_1.abstractmethod
@@ -136,5 +140,13 @@ class LiveSettingsServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_settings_pb2.SettingsUpdate], _abc.AsyncIterator[_settings_pb2.SettingsUpdate]]:
         """The live settings of one node now, and again after each change of a live setting of any node."""
+
+    @_abc_1.abstractmethod
+    def ListGateways(
+        self,
+        request: _settings_pb2.ListGatewaysRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_settings_pb2.ListGatewaysReply, _abc.Awaitable[_settings_pb2.ListGatewaysReply]]:
+        """The gateways that watch at this nameserver now. Needs `admin` on `cluster`."""
 
 def add_LiveSettingsServicer_to_server(servicer: LiveSettingsServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -81,6 +81,7 @@ BY_ERROR: dict[type[RockoonError], Code] = {
     errors.BrokerUnavailable: Code.PROXY_TIMEOUT,
     errors.NameserverUnavailable: Code.PROXY_TIMEOUT,
     errors.OffsetServiceUnavailable: Code.PROXY_TIMEOUT,
+    errors.GatewayUnavailable: Code.PROXY_TIMEOUT,
     # An operator has to repair or configure something.
     errors.IndexOff: Code.NOT_IMPLEMENTED,
     errors.StoreNotWritable: Code.INTERNAL_SERVER_ERROR,

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from grpc import aio
@@ -36,15 +37,19 @@ from rockoon_gateway.settings import GatewaySettings
 from rockoon_gateway.signatures import SecretFile, Signatures
 from rockoon_node.key_follower import KeyFollower
 from rockoon_node.nameservers import Nameservers
+from rockoon_node.settings_follower import SettingsFollower, store_setting
 from rockoon_proto.apache.rocketmq.v2.admin_pb2_grpc import add_AdminServicer_to_server
 from rockoon_proto.apache.rocketmq.v2.service_pb2_grpc import add_MessagingServiceServicer_to_server
 from rockoon_proto.keda.externalscaler_pb2_grpc import add_ExternalScalerServicer_to_server
+from rockoon_proto.v1.settings_pb2_grpc import add_SettingsServicer_to_server
+from rockoon_runtime import settings_service
 from rockoon_runtime.access.gate import cluster_secrets
 from rockoon_runtime.access.keys import KeyTable
 from rockoon_runtime.frontend import Frontend
 from rockoon_runtime.process import Program, Stop, announce
 from rockoon_runtime.settings import SettingsError, refused_by
 from rockoon_runtime.settings_checks import CHECKS, addresses, caller_files
+from rockoon_runtime.settings_service import SettingsService
 from rockoon_runtime.telemetry.telemetry import Telemetry
 from rockoon_runtime.tls import client_tls
 from rockoon_runtime.wire import QUIET_SECONDS, GrpcServer
@@ -129,26 +134,100 @@ def secrets_of_clients(settings: GatewaySettings) -> SecretFile | None:
 async def access(
     settings: GatewaySettings,
     frontend: Frontend,
+    nameservers: Nameservers,
+    address: str,
     stop: Stop,
     tasks: asyncio.TaskGroup,
     opened: AsyncExitStack,
 ) -> Signatures:
     """Return the object that checks clients' signatures, with the present access keys of the
     cluster.
+
+    Args:
+        settings: of the gateway.
+        frontend: of the gateway.
+        nameservers: of its cluster.
+        address: "host:port" at which operators call it; empty: they cannot.
+        stop: ends the wait.
+        tasks: owns the task that follows the keys.
+        opened: ends the task.
     """
     secrets = secrets_of_clients(settings)
     if frontend.gate is None:
         return Signatures(None, None, wall_clock_ms)
-    nameservers = Nameservers(
-        settings.nameservers, settings.cluster, cluster_tls(settings), frontend.credentials
-    )
-    opened.push_async_callback(nameservers.close)
-    follower = KeyFollower(nameservers, frontend.gate)
+    follower = KeyFollower(nameservers, frontend.gate, address)
     following = tasks.create_task(follower.run(stop), name="access keys")
     opened.callback(following.cancel)
     await stop.or_event(follower.attempted)
     keys: KeyTable = frontend.gate.keys
     return Signatures(keys, secrets, wall_clock_ms, optional=settings.access == "optional")
+
+
+async def admin_address(
+    settings: GatewaySettings,
+    frontend: Frontend,
+    nameservers: Nameservers,
+    opened: AsyncExitStack,
+) -> str:
+    """Start the server with which operators show and change settings; return its "host:port", empty
+    without one. It has a port of its own: clients' addresses may be those of a load balancer.
+    """
+    if not settings.admin_listen:
+        return ""
+    service = SettingsService(
+        "gateway", settings.name, frontend.live, partial(store_setting, nameservers)
+    )
+
+    def register(server: aio.Server) -> None:
+        add_SettingsServicer_to_server(service, server)
+
+    names = (settings_service.SERVICE_NAME,)
+    server = frontend.server(
+        register,
+        names,
+        tracer=None,
+        also_listen=settings.admin_listen,
+        accepts_plain=settings.plain_connections,
+    )
+    await opened.enter_async_context(server)
+    await server.set_serving(True)
+    return settings.admin_advertise or server.address
+
+
+async def follow_settings(
+    settings: GatewaySettings,
+    frontend: Frontend,
+    nameservers: Nameservers,
+    address: str,
+    stop: Stop,
+    tasks: asyncio.TaskGroup,
+    opened: AsyncExitStack,
+) -> None:
+    """Follow the live settings from now on; returns when they are in use. Arguments as `access`."""
+    follower = SettingsFollower(nameservers, "gateway", settings.name, frontend.live, address)
+    following = tasks.create_task(follower.run(stop), name="live settings")
+    opened.callback(following.cancel)
+    await stop.or_event(follower.attempted)
+
+
+async def follow_nameservers(
+    settings: GatewaySettings,
+    frontend: Frontend,
+    stop: Stop,
+    tasks: asyncio.TaskGroup,
+    opened: AsyncExitStack,
+) -> Signatures:
+    """Follow access keys and live settings; return the object that checks clients' signatures.
+    Arguments as `access`."""
+    nameservers = Nameservers(
+        settings.nameservers, settings.cluster, cluster_tls(settings), frontend.credentials
+    )
+    opened.push_async_callback(nameservers.close)
+    address = await admin_address(settings, frontend, nameservers, opened)
+    followed = settings, frontend, nameservers, address, stop, tasks, opened
+    signatures = await access(*followed)
+    await follow_settings(*followed)
+    return signatures
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +239,22 @@ class GatewayParts:
     consoles: ConsoleServicer
     metrics: GatewayMetrics
     expiry: Expiry
+    lite_topics: LiteTopics
+    transactions: GatewayTransactions
+
+    def use_settings(self, settings: GatewaySettings) -> None:
+        """Use the values of other live settings."""
+        services = self.services
+        services.presence.seconds_max = settings.client_seconds_max
+        services.telemetry.body_bytes_max = settings.body_bytes_max
+        services.sending.limits = send_limits(settings)
+        self.transactions.checked_max = settings.checked_topics_max
+        self.lite_topics.count_max = settings.lite_topics_max
+        self.expiry.scan_seconds = settings.lite_look_seconds
+
+
+def send_limits(settings: GatewaySettings) -> SendLimits:
+    return SendLimits(settings.body_bytes_max, round(settings.delay_seconds_max * 1000))
 
 
 def assembled(
@@ -190,7 +285,7 @@ def assembled(
         lite_topics,
         presence,
         transactions,
-        SendLimits(settings.body_bytes_max, round(settings.delay_seconds_max * 1000)),
+        send_limits(settings),
         timeout_seconds=settings.send_seconds_max,
         buffer_bytes_max=settings.buffer_bytes_max,
         clock=wall_clock_ms,
@@ -218,7 +313,8 @@ def assembled(
         presence,
     )
     expiry = Expiry(cluster, lite_topics, consuming.lite_subscriptions, settings.lite_look_seconds)
-    return GatewayParts(services, MessagingServicer(callers, services), consoles, metrics, expiry)
+    servicer = MessagingServicer(callers, services)
+    return GatewayParts(services, servicer, consoles, metrics, expiry, lite_topics, transactions)
 
 
 if TYPE_CHECKING:
@@ -252,10 +348,10 @@ async def serve(
         RockoonError: the nameservers refuse, or none has ever replied.
     """
     check_values(settings)
-    frontend = Frontend("gateway", settings, {})
+    frontend = Frontend("gateway", settings, settings_service.RULES)
     async with AsyncExitStack() as opened:
         tasks = await opened.enter_async_context(asyncio.TaskGroup())
-        signatures = await access(settings, frontend, stop, tasks, opened)
+        signatures = await follow_nameservers(settings, frontend, stop, tasks, opened)
         cluster = await connected(settings, stop, opened)
         # The loop that measures is not free before `parts` exists.
         exported = await opened.enter_async_context(
@@ -263,6 +359,7 @@ async def serve(
         )
         continue_traces(cluster, exported)
         parts = assembled(settings, cluster, signatures, tasks)
+        frontend.live.follow(parts.use_settings, settings)
         services = parts.services
         opened.push_async_callback(services.sending.close)
 
@@ -359,7 +456,9 @@ PROGRAM = Program(
     serve,
     (
         *CHECKS,
-        addresses(listen=("scaler_listen",), dialed=("nameservers",)),
+        addresses(
+            listen=("scaler_listen", "admin_listen"), dialed=("nameservers", "admin_advertise")
+        ),
         refused_by(check_values),
         refused_by(secrets_of_clients),
         caller_files(cluster_tls, "cluster_tls"),

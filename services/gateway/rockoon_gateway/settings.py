@@ -47,6 +47,14 @@ class GatewaySettings(ServiceSettings):
         "host:port of the external scaler, from which KEDA reads lag (empty: none); it serves "
         "callers without a key, also with access = on",
     )
+    admin_listen: str = setting(
+        "",
+        "host:port at which `rockoon gateway config` calls this gateway (empty: none, and it only "
+        "follows live settings); port 0: any free port",
+    )
+    admin_advertise: str = setting(
+        "", "host:port of admin_listen for operators (empty: the address listened on)"
+    )
     reuse_port: bool = setting(
         False, "let several gateways of one host listen on the same port (SO_REUSEPORT)"
     )
@@ -60,13 +68,14 @@ class GatewaySettings(ServiceSettings):
         "on, because the cluster stores no secrets that check the signatures of these clients",
     )
     body_bytes_max: int = setting(
-        4 << 20, "largest body of a message, bytes", minimum=1024, maximum=4 << 20
+        4 << 20, "largest body of a message, bytes", minimum=1024, maximum=4 << 20, live=True
     )
     delay_seconds_max: float = setting(
         86_400.0,
         "how far ahead a delivery time may be, seconds; brokers have their own limit",
         minimum=1,
         maximum=10**9,
+        live=True,
     )
     send_seconds_max: float = setting(
         5.0,
@@ -84,6 +93,7 @@ class GatewaySettings(ServiceSettings):
         "how long a silent client counts as connected, seconds",
         minimum=1,
         maximum=86_400,
+        live=True,
     )
     checked_topics_max: int = setting(
         1000,
@@ -91,6 +101,7 @@ class GatewaySettings(ServiceSettings):
         "every broker",
         minimum=1,
         maximum=100_000,
+        live=True,
     )
     lite_topics_max: int = setting(
         10_000,
@@ -98,10 +109,12 @@ class GatewaySettings(ServiceSettings):
         "refused",
         minimum=0,
         maximum=1_000_000,
+        live=True,
     )
     lite_look_seconds: float = setting(
         60.0,
         "interval of scans for expired lite topics (lite.topic.expiration of the parent), seconds",
         minimum=0.1,
         maximum=86_400,
+        live=True,
     )

@@ -5,6 +5,7 @@ other services.
 """
 # ruff: noqa: ARG002 - gRPC passes a request and a context to each method
 
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -43,6 +44,8 @@ class LiveSettingService(LiveSettingsServicer):
         self._keyspace = keyspace
         self._follower = follower
         self._now_ms = now_ms
+        # Name and address of each watching gateway → number of its watches.
+        self._gateways: Counter[tuple[str, str]] = Counter()
 
     async def StoreSetting(
         self, request: pb.StoreSettingRequest, context: Any
@@ -52,10 +55,23 @@ class LiveSettingService(LiveSettingsServicer):
     async def WatchSettings(
         self, request: pb.WatchSettingsRequest, context: Any
     ) -> AsyncIterator[pb.SettingsUpdate]:
-        async for update in self._follower.live_settings(
-            request.service, request.node, AWAY_SECONDS_MAX
-        ):
-            yield update
+        watcher = [(request.node, request.address)] if request.service == "gateway" else []
+        self._gateways.update(watcher)
+        try:
+            async for update in self._follower.live_settings(
+                request.service, request.node, AWAY_SECONDS_MAX
+            ):
+                yield update
+        finally:
+            self._gateways.subtract(watcher)
+            # Removes gateways without a watch.
+            self._gateways = +self._gateways
+
+    async def ListGateways(
+        self, request: pb.ListGatewaysRequest, context: Any
+    ) -> pb.ListGatewaysReply:
+        gateways = (pb.Gateway(name=name, address=at) for name, at in sorted(self._gateways))
+        return pb.ListGatewaysReply(gateways=gateways)
 
     async def store(self, request: pb.StoreSettingRequest) -> int:
         """Store or remove a live setting; return etcd's revision.

@@ -146,6 +146,7 @@ RULES: Rules = (
     | {
         "/rockoon.v1.LiveSettings/StoreSetting": SERVICES_ONLY,
         "/rockoon.v1.LiveSettings/WatchSettings": SERVICES_ONLY,
+        "/rockoon.v1.LiveSettings/ListGateways": on_cluster("admin"),
     }
     | dict(settings_service.RULES)
     | {

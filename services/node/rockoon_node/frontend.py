@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
@@ -11,10 +12,9 @@ from rockoon_core.protocol import LEVEL
 from rockoon_node.key_follower import KeyFollower
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.registration import NodeLease, Registration
-from rockoon_node.settings_follower import SettingsFollower
+from rockoon_node.settings_follower import SettingsFollower, store_setting
 from rockoon_proto.v1.nameserver_pb2 import Node, NodeKind, ReplicaFacts
-from rockoon_proto.v1.settings_pb2 import StoreSettingRequest
-from rockoon_proto.v1.settings_pb2_grpc import LiveSettingsStub, add_SettingsServicer_to_server
+from rockoon_proto.v1.settings_pb2_grpc import add_SettingsServicer_to_server
 from rockoon_rpc.server_call import no_objection
 from rockoon_runtime import settings_service
 from rockoon_runtime.access.rules import Rules
@@ -24,8 +24,6 @@ from rockoon_runtime.settings_checks import CHECKS, EVERY_ADDRESS, addresses, ca
 from rockoon_runtime.settings_service import SettingsService
 from rockoon_runtime.tls import client_tls
 from rockoon_runtime.wire import GrpcServer
-
-NAMESERVER_SECONDS_MAX = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,17 +105,8 @@ class NodeFrontend(Frontend):
         # Ends the registration's use of live settings.
         self._end_of_registration: Callable[[], None] = no_objection
         self._settings_service = SettingsService(
-            service, settings.name, self.live, self._store_setting
+            service, settings.name, self.live, partial(store_setting, self.nameservers)
         )
-
-    async def _store_setting(self, request: StoreSettingRequest) -> int:
-        nameservers = self.nameservers
-        reply = await nameservers.call_channel(
-            lambda channel: LiveSettingsStub(channel).StoreSetting(
-                request, timeout=NAMESERVER_SECONDS_MAX, metadata=nameservers.metadata
-            )
-        )
-        return reply.revision
 
     def server(
         self,

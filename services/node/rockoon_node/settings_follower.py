@@ -1,4 +1,4 @@
-"""Follower of a node's live settings, which keeps a copy in the node's store."""
+"""Follower of live settings, which keeps a copy in a node's store, and changes of live settings."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,11 @@ from google.protobuf import json_format
 from rockoon_core.disk import Disk
 from rockoon_node.key_follower import CompleteUpdates
 from rockoon_node.nameservers import Nameservers
-from rockoon_proto.v1.settings_pb2 import SettingsUpdate, WatchSettingsRequest
+from rockoon_proto.v1.settings_pb2 import (
+    SettingsUpdate,
+    StoreSettingRequest,
+    WatchSettingsRequest,
+)
 from rockoon_proto.v1.settings_pb2_grpc import LiveSettingsStub
 from rockoon_runtime.live_settings import LiveSettings
 from rockoon_runtime.process import Stop
@@ -27,6 +31,7 @@ FILE = "liveSettings.json"
 # How long a start waits for the live settings; after that it uses those of the file.
 FIRST_SECONDS_MAX = 3.0
 STORE_SECONDS = 0.5
+NAMESERVER_SECONDS_MAX = 5.0
 
 
 class SettingsFollower:
@@ -38,15 +43,21 @@ class SettingsFollower:
     Args:
         service, node: see `LiveSetting` in settings.proto.
         live: the settings of the process.
+        address: see `WatchSettingsRequest` in settings.proto.
     """
 
     def __init__(
-        self, nameservers: Nameservers, service: str, node: str, live: LiveSettings[Any]
+        self,
+        nameservers: Nameservers,
+        service: str,
+        node: str,
+        live: LiveSettings[Any],
+        address: str = "",
     ) -> None:
         self._live = live
         # Set when the settings may differ from the file.
         self._changed = asyncio.Event()
-        request = WatchSettingsRequest(service=service, node=node)
+        request = WatchSettingsRequest(service=service, node=node, address=address)
 
         def watch(channel: "aio.Channel") -> "AsyncIterable[SettingsUpdate]":
             return LiveSettingsStub(channel).WatchSettings(request, metadata=nameservers.metadata)
@@ -56,6 +67,15 @@ class SettingsFollower:
     def _apply(self, update: SettingsUpdate) -> None:
         self._live.replace(update.settings, update.revision)
         self._changed.set()
+
+    @property
+    def attempted(self) -> asyncio.Event:
+        """Set when live settings have arrived, or when no nameserver has answered."""
+        return self._updates.attempted
+
+    async def run(self, stop: Stop) -> None:
+        """Follow the live settings until cancelled, without a copy in a store."""
+        await self._updates.run(stop)
 
     @asynccontextmanager
     async def following(
@@ -73,13 +93,13 @@ class SettingsFollower:
         failure: BaseException | None = None
         async with asyncio.TaskGroup() as tasks:
             following = [
-                tasks.create_task(self._updates.run(stop), name="live settings"),
+                tasks.create_task(self.run(stop), name="live settings"),
                 tasks.create_task(self._write(directory / FILE, disk), name="settings file"),
             ]
             try:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(seconds):
-                        await stop.or_event(self._updates.attempted)
+                        await stop.or_event(self.attempted)
                 yield
             except BaseException as raised:  # noqa: BLE001 - raised below
                 # The TaskGroup would wrap it in an exception group.
@@ -117,6 +137,16 @@ class SettingsFollower:
                 # The next change writes the file again. Until then a start without nameservers
                 # uses older settings.
                 log.warning("live settings cannot be written to %s: %s", path, failure)
+
+
+async def store_setting(nameservers: Nameservers, request: StoreSettingRequest) -> int:
+    """Store or remove a live setting in etcd; return etcd's revision. Raises RockoonError."""
+    reply = await nameservers.call_channel(
+        lambda channel: LiveSettingsStub(channel).StoreSetting(
+            request, timeout=NAMESERVER_SECONDS_MAX, metadata=nameservers.metadata
+        )
+    )
+    return reply.revision
 
 
 def write_if_changed(path: Path, content: bytes, disk: Disk) -> bool:

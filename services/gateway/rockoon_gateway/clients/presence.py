@@ -151,6 +151,7 @@ class Presence:
         settings_bytes_max: limit of all kept settings.
 
     Attributes:
+        seconds_max: see the argument; may change.
         on_change: called with a client when it connects, changes its settings, or leaves.
         on_goodbye: called with a client that terminates, and the groups that it leaves.
         heard: consumers with a group, and producers with an empty text, that called since the last
@@ -158,7 +159,7 @@ class Presence:
     """
 
     def __init__(self, seconds_max: float, settings_bytes_max: int = SETTINGS_BYTES_MAX) -> None:
-        self._seconds_max = seconds_max
+        self.seconds_max = seconds_max
         self._settings_bytes_left = settings_bytes_max
         self._clients: dict[str, GatewayClient] = {}
         # Departures since the last time that memory was returned.
@@ -310,13 +311,13 @@ class Presence:
     async def run(self) -> None:
         """Remove clients that have been silent for too long, until cancelled."""
         while True:
-            await asyncio.sleep(min(CHECK_SECONDS, self._seconds_max / 2))
+            await asyncio.sleep(min(CHECK_SECONDS, self.seconds_max / 2))
             self._remove_silent()
 
     def _remove_silent(self) -> None:
         # A separate function: a variable of `run` would keep the last client alive.
         for client in list(self):
-            if not self.is_alive(client.client_id, self._seconds_max):
+            if not self.is_alive(client.client_id, self.seconds_max):
                 self._remove(client)
 
     def _remove(self, client: GatewayClient) -> None:

@@ -38,6 +38,10 @@ class TelemetryStreams:
         groups: of consumers.
         body_bytes_max: largest body of a message.
         tasks: owns the tasks that read streams.
+
+    Attributes:
+        body_bytes_max: see the argument; may change, and clients receive it with their next
+            settings.
     """
 
     def __init__(
@@ -51,7 +55,7 @@ class TelemetryStreams:
         self._presence = presence
         self._topics = topics
         self._groups = groups
-        self._body_bytes_max = body_bytes_max
+        self.body_bytes_max = body_bytes_max
         self._tasks = tasks
         self._outboxes: set[Outbox] = set()
         # Awaited replies of clients, by nonce.
@@ -153,7 +157,7 @@ class TelemetryStreams:
         facts = await self._checked(settings, call)
         self._presence.record_settings(call, settings)
         node = is_node(settings)
-        answer = answered(settings, self._body_bytes_max, facts, is_node=node)
+        answer = answered(settings, self.body_bytes_max, facts, is_node=node)
         # Python ignores replies without a status.
         command = TelemetryCommand(status=OK, settings=answer)
         outbox.put(command)

@@ -48,11 +48,14 @@ class LiteTopics:
     Args:
         cluster: the connection.
         count_max: limit for all parents together.
+
+    Attributes:
+        count_max: see the argument; may change.
     """
 
     def __init__(self, cluster: Cluster, count_max: int) -> None:
         self._cluster = cluster
-        self._count_max = count_max
+        self.count_max = count_max
         self._creating = asyncio.Lock()
         self._is_counted = False
         # Lite topics at the last scan, plus those created by this gateway since.
@@ -133,13 +136,13 @@ class LiteTopics:
 
     async def _create(self, parent: TopicRoute, lite_topics: list[str], *, to_send: bool) -> None:
         # Subscriptions must not use up the limit that producers need.
-        most = self._count_max if to_send else self._count_max // 2
+        most = self.count_max if to_send else self.count_max // 2
         if not self._is_counted or self.count + len(lite_topics) > most:
             self.count_lite_topics(await self._cluster.admin.list_topics(include_system=True))
         if self.count + len(lite_topics) > most:
             raise Refusal(
                 Code.LITE_TOPIC_QUOTA_EXCEEDED,
-                f"there are {self.count} lite topics, and lite_topics_max is {self._count_max}, "
+                f"there are {self.count} lite topics, and lite_topics_max is {self.count_max}, "
                 "half of it for subscriptions",
             )
         queues = queues_to_send(self._cluster, parent)
@@ -208,6 +211,9 @@ class Expiry:
         subscriptions: lite topics that clients of this gateway read do not expire.
         scan_seconds: mean interval of scans.
         ask: reads queues' ends from brokers, like `ask_queue_ends`.
+
+    Attributes:
+        scan_seconds: see the argument; may change.
     """
 
     def __init__(
@@ -221,7 +227,7 @@ class Expiry:
         self._cluster = cluster
         self._lite_topics = lite_topics
         self._subscriptions = subscriptions
-        self._scan_seconds = scan_seconds
+        self.scan_seconds = scan_seconds
         self._ask = ask
         self._empty: dict[str, Emptiness] = {}
         # Whether any lite topic can expire.
@@ -231,7 +237,7 @@ class Expiry:
         """Scan the lite topics until cancelled. Several gateways scan at different times."""
         while True:
             pauses = 1 if self._is_used else SCANS_UNUSED
-            await asyncio.sleep(pauses * self._scan_seconds * random.uniform(0.8, 1.2))
+            await asyncio.sleep(pauses * self.scan_seconds * random.uniform(0.8, 1.2))
             try:
                 await self.scan()
             except RockoonError as failure:

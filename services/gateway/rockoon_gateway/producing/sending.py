@@ -122,6 +122,7 @@ class Sending:
         clock: epoch milliseconds.
 
     Attributes:
+        limits: see the argument; may change.
         stored: number of stored messages, by topic and type label.
     """
 
@@ -143,7 +144,7 @@ class Sending:
         self._lite_topics = lite_topics
         self._presence = presence
         self._transactions = transactions
-        self._limits = limits
+        self.limits = limits
         self._buffer_bytes_max = buffer_bytes_max
         # Messages with a priority alternate between brokers; the priority selects the queue.
         self._turn = 0
@@ -190,7 +191,7 @@ class Sending:
             raise Refusal(
                 Code.TOO_MANY_REQUESTS, f"{self._producer.buffered_bytes} bytes wait for brokers"
             )
-        each = all_accepted(topic, messages, self._limits, self._clock())
+        each = all_accepted(topic, messages, self.limits, self._clock())
         if sum(one.message_type == _TRANSACTION for one in each) > HALF_MESSAGES_MAX:
             text = f"more than {HALF_MESSAGES_MAX} half messages in one request"
             raise Refusal(Code.BAD_REQUEST, text)

@@ -43,6 +43,9 @@ class GatewayTransactions:
         presence: the producers of topics.
         timeout_seconds: how long to try to store a half message, or its end.
         checked_max: maximum of topics with checks here; each needs a stream to every broker.
+
+    Attributes:
+        checked_max: see the argument; may change.
     """
 
     def __init__(
@@ -57,7 +60,7 @@ class GatewayTransactions:
         self._topics = topics
         self._presence = presence
         self._timeout_seconds = timeout_seconds
-        self._checked_max = checked_max
+        self.checked_max = checked_max
         # By producer group, the last used one at the end.
         self._groups: OrderedDict[str, ForwardedTransactions] = OrderedDict()
         self._turns = itertools.count()
@@ -101,13 +104,13 @@ class GatewayTransactions:
             check=self._check,
             delivery_timeout_seconds=self._timeout_seconds,
         )
-        while len(self._groups) > self._checked_max:
+        while len(self._groups) > self.checked_max:
             idle, longest = self._groups.popitem(last=False)
             log.warning(
                 "transactions of topic %s are not checked here any more: there are more topics than"
                 " %d (checked_topics_max)",
                 idle,
-                self._checked_max,
+                self.checked_max,
             )
             await longest.close()
         return group
