@@ -75,6 +75,27 @@ Format = Annotated[
     ),
 ]
 Broker = Annotated[str, typer.Option(metavar="NAME", help="Broker, for --format rocketmq.")]
+ToOffset = Annotated[
+    int | None,
+    typer.Option(min=0, max=OFFSET_MAX, metavar="OFFSET", help="This offset on every queue."),
+]
+Shift = Annotated[
+    int | None,
+    typer.Option(
+        min=-OFFSET_MAX,
+        max=OFFSET_MAX,
+        metavar="N",
+        help="N messages forward; back if N is negative.",
+    ),
+]
+FromFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Offsets by queue, in the format of `offsets export`."),
+]
+ChosenQueues = Annotated[
+    list[str] | None,
+    typer.Option(metavar="BROKER:QUEUE", help="Only this queue. Repeatable."),
+]
 Operator = Annotated[
     str, typer.Option(metavar="TEXT", help="Name and reason, for the record (default: login).")
 ]
@@ -118,34 +139,17 @@ def reset(
     to_latest: Annotated[
         bool, typer.Option("--to-latest", help="End of the queue: only messages sent later.")
     ] = False,
-    to_offset: Annotated[
-        int | None,
-        typer.Option(min=0, max=OFFSET_MAX, metavar="OFFSET", help="This offset on every queue."),
-    ] = None,
+    to_offset: ToOffset = None,
     to_time: Annotated[
         str | None, typer.Option(metavar="TIME", help="First message stored at or after a time.")
     ] = None,
-    shift: Annotated[
-        int | None,
-        typer.Option(
-            min=-OFFSET_MAX,
-            max=OFFSET_MAX,
-            metavar="N",
-            help="N messages forward; back if N is negative.",
-        ),
-    ] = None,
+    shift: Shift = None,
     by_duration: Annotated[
         str | None,
         typer.Option(metavar="DURATION", help="First message stored within this time (2h)."),
     ] = None,
-    from_file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Offsets by queue, in the format of `offsets export`."),
-    ] = None,
-    queue: Annotated[
-        list[str] | None,
-        typer.Option(metavar="BROKER:QUEUE", help="Only this queue. Repeatable."),
-    ] = None,
+    from_file: FromFile = None,
+    queue: ChosenQueues = None,
     member: Annotated[
         str,
         typer.Option(metavar="NAME", help="Only this member's own progress (default: all)."),
