@@ -1,13 +1,14 @@
 """Push and simple consumers for blocking code; created by `rockoon.sync.Cluster`."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self
 
 from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.consumer.statistics import ConsumerStatistics, QueueView
 from rockoon.consumer.stop_signals import thread_signals
+from rockoon.net.blocking import BlockingConnection
 from rockoon.receiving.received import ReceivedMessage
 from rockoon.receiving.simple_consumer import (
     MESSAGES_DEFAULT,
@@ -17,18 +18,6 @@ from rockoon.receiving.simple_consumer import (
 )
 from rockoon_core.message_queue import MessageQueue
 
-Result = TypeVar("Result")
-
-
-class BlockingConnection(Protocol):
-    """Runs coroutines in the thread of a connection's event loop, for blocking callers."""
-
-    def call(self, work: Coroutine[Any, Any, Result]) -> Result: ...
-
-    def call_close(self, work: Coroutine[Any, Any, None]) -> None: ...
-
-    def call_soon(self, function: Callable[[], object]) -> None: ...
-
 
 class BlockingSimpleConsumer:
     """A `SimpleConsumer` with blocking methods, for any thread.
@@ -37,7 +26,7 @@ class BlockingSimpleConsumer:
         consumer: runs in the event loop of the connection.
     """
 
-    def __init__(self, cluster: BlockingConnection, consumer: SimpleConsumer) -> None:
+    def __init__(self, cluster: BlockingConnection[Any], consumer: SimpleConsumer) -> None:
         self._cluster = cluster
         self._consumer = consumer
 
@@ -92,7 +81,7 @@ class BlockingPushConsumer:
         consumer: the asyncio consumer, available as `asyncio`.
     """
 
-    def __init__(self, cluster: BlockingConnection, consumer: PushConsumer) -> None:
+    def __init__(self, cluster: BlockingConnection[Any], consumer: PushConsumer) -> None:
         self._cluster = cluster
         self.asyncio = consumer
 
