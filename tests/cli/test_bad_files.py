@@ -101,3 +101,29 @@ def test_inputs_and_outputs_that_are_closed_are_no_traceback(rockoon: Any, topic
             line, shell=True, capture_output=True, text=True, env=rockoon.environment, check=False
         )
         assert ran.stderr == said, line
+
+
+def test_a_directory_that_cannot_be_used_is_found_before_etcd_is_built(
+    rockoon: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    go = tmp_path / "bin" / "go"
+    go.parent.mkdir()
+    go.write_text(f"#!/bin/sh\n: >{tmp_path}/built\nexit 1\n")
+    go.chmod(0o755)
+    # Neither a configured etcd, nor an installed or a built one.
+    environment = {**rockoon.environment, "PATH": str(go.parent), "HOME": str(tmp_path)}
+    for name in ("ROCKOON_ETCD", "XDG_CACHE_HOME"):
+        environment.pop(name, None)
+    ran = subprocess.run(
+        [*rockoon.program, "up", "--dir", str(tmp_path / "file")],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (
+        1,
+        f"rockoon: {tmp_path}/file cannot be used: File exists\n",
+    )
+    assert not (tmp_path / "built").exists()

@@ -73,6 +73,8 @@ def run_up(
         )
     try:
         with stopping_on_signals():
+            # Before a build that takes minutes.
+            cluster.check_directory()
             build_etcd(lambda line: print(line, file=sys.stderr))
             began = time.perf_counter()
             cluster.start()

@@ -237,6 +237,10 @@ class LocalCluster:
             self._close()
             raise
 
+    def check_directory(self) -> None:
+        """Raise LocalClusterError if the directory cannot be used, or a cluster runs on it."""
+        self._directory.check()
+
     def become(self, ready_text: Callable[[], str]) -> NoReturn:
         """Replace this program by a `single` cluster. Reuses this interpreter, because another one
         would load the same modules again.

@@ -208,9 +208,18 @@ class ClusterDirectory:
                 f"a cluster runs on {self.path} already (process {holder}): stop it first, "
                 "or use another directory"
             ) from None
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
         self._lock = lock
+        try:
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        except OSError as failure:
+            self.close()
+            raise LocalClusterError(f"{self.path} cannot be used: {failure.strerror}") from failure
+
+    def check(self) -> None:
+        """Raise the errors of `open`."""
+        self.open()
+        self.close()
 
     def close(self) -> None:
         """Unlock the directory and delete a temporary one. May be called twice."""
