@@ -130,7 +130,8 @@ async def lose_an_offset_leader(
     """
     wanted, arrived = set(sent), asyncio.Event()
 
-    def on_message(message: Message) -> None:
+    # In a thread, a comparison with the old `wanted` could set `arrived` after it is cleared.
+    async def on_message(message: Message) -> None:
         received.add("only", message)
         if not received.missing(wanted):
             arrived.set()
