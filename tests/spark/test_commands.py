@@ -59,16 +59,17 @@ def test_an_index_is_built_and_verified_and_queues_are_rebuilt(
 
     metrics = tmp_path / "verify.prom"
     told = ("--metrics-file", metrics)
+    labels = f'{{command="verify",target="{target}"}}'
     assert rockoon(monkeypatch, "spark", "verify", *places, "--json", *told) == 0
-    assert 'rockoon_spark_job_succeeded{command="verify"} 1.0' in metrics.read_text()
+    assert f"rockoon_spark_job_succeeded{labels} 1.0" in metrics.read_text()
     verified = json.loads(capfd.readouterr().out)
     assert (verified["keys"], verified["problems"]) == (len(every), [])
 
     last = index_paths(target)[-1]
     last.write_bytes(last.read_bytes()[:-1] + b"\1")
     assert rockoon(monkeypatch, "spark", "verify", *places, *told) == 1
-    assert 'rockoon_spark_job_succeeded{command="verify"} 0.0' in metrics.read_text()
-    assert 'rockoon_spark_job_problems{command="verify"} 1.0' in metrics.read_text()
+    assert f"rockoon_spark_job_succeeded{labels} 0.0" in metrics.read_text()
+    assert f"rockoon_spark_job_problems{labels} 1.0" in metrics.read_text()
     assert f"rockoon: {last}: its checksum" in capfd.readouterr().err
 
     queues = ("--store", root, "--target", tmp_path / "consumequeue", "--entries", 10)

@@ -227,11 +227,11 @@ def early_hand_over(patch: Patch) -> None:
 def hand_over_resumes(patch: Patch) -> None:
     """A leader that gave up waiting appends again, and its hand-over may come late."""
 
-    def stay(self: Leadership) -> None:
+    def abandon_hand_over(self: Leadership) -> None:
         self._leaving = None
         self.advance()
 
-    patch.setattr(Leadership, "stay", stay)
+    patch.setattr(Leadership, "abandon_hand_over", abandon_hand_over)
 
 
 def unchecked_read(patch: Patch) -> None:
