@@ -132,7 +132,7 @@ async def run(folder: Path, say: Say) -> None:
             reused = {part.file.name for log in early.logs for part in log.parts}
             assert reused & {part.file.name for log in manifest.logs for part in log.parts}
             await work.sent(SENT)
-            await work.caught_up()
+            await committed_beyond(cluster, manifest)
             late = await place.create()
         kept = work.before_cut(manifest)
         assert len(kept) >= before
@@ -148,6 +148,15 @@ async def run(folder: Path, say: Say) -> None:
     }
     for name, sources in cases.items():
         await restore(folder / name.replace(" ", "-"), place, sources, work, name, say)
+
+
+async def committed_beyond(cluster: rockoon.Cluster, manifest: BackupManifest) -> None:
+    """Wait until the group has committed messages after the cut of a backup."""
+    (log,) = manifest.logs
+    end = sum(end for _, end in log.queues[TOPIC])
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while sum(each.offset for each in await cluster.admin.progress(GROUP, TOPIC)) <= end:
+            await asyncio.sleep(LOOK_SECONDS)
 
 
 async def lose_leader(local: LocalCluster, cluster: rockoon.Cluster) -> None:
