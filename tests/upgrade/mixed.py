@@ -38,7 +38,8 @@ SECONDS_MAX = 150.0
 LOOK_SECONDS = 0.2
 CALLS_BETWEEN = 3
 SETTINGS: dict[str, dict[str, object]] = {
-    "gateway": {"tls": "off", "create_groups": True},
+    # Gateways of former commits have no `admin_listen`.
+    "gateway": {"tls": "off", "create_groups": True, "admin_listen": None},
     "nameserver": {"node_lease_seconds": 5},
 }
 

@@ -65,7 +65,7 @@ class LocalCluster:
             copies once that is safe; data of removed copies stays on disk.
         port: port of the first nameserver; further ones use the next ports. None uses free ports.
         settings: service ("broker") or node ("broker-a") → setting → value, as on the service's
-            command line: `{"broker": {"flush": "async"}}`.
+            command line: `{"broker": {"flush": "async"}}`; None for the service's default.
         environment: service or node → environment variables of its process.
         durable: whether etcd syncs its writes; by default only if `directory` is set.
         ready_seconds_max: timeout of the start of a node, in seconds.

@@ -38,7 +38,12 @@ def flag_text(value: object) -> str:
 
 
 def flags(values: Mapping[str, object]) -> list[str]:
-    return [f"--{name.replace('_', '-')}={flag_text(value)}" for name, value in values.items()]
+    """Return command line options; a setting whose value is None has none."""
+    return [
+        f"--{name.replace('_', '-')}={flag_text(value)}"
+        for name, value in values.items()
+        if value is not None
+    ]
 
 
 def require_services(*, gateway: bool) -> None:
