@@ -379,17 +379,24 @@ class Restore:
                 write_file(report, [json.dumps(asdict(result), indent=1).encode() + b"\n"])
 
     def _created_again(self) -> set[str]:
-        """Return the topics that were created after the routes of the backup of the progress, also
-        those of a former topic's name, whose offsets are no offsets of the restored log."""
+        """Return the topics that were created again between the backups of the progress and of the
+        logs: offsets of one topic are no offsets of the other topic."""
         logs, progress = self._sources.logs, self._sources.progress
-        if progress.revision >= logs.revision:
+        if progress.revision == logs.revision:
             return set()
         try:
-            before, after = (self._topic_revisions(each) for each in (progress, logs))
+            read, restored = (self._topic_revisions(each) for each in (progress, logs))
         except BackupError as fault:
             self._report(f"{fault}: topics that were created again are not recognized")
             return set()
-        return {topic for topic, revision in after.items() if before.get(topic) != revision}
+        # Older progress without the topic can only be that of a former topic of this name. Newer
+        # progress without the topic was stored before the topic was deleted.
+        is_older = progress.revision < logs.revision
+        return {
+            topic
+            for topic, revision in restored.items()
+            if read.get(topic, 0 if is_older else revision) != revision
+        }
 
     def _topic_revisions(self, manifest: BackupManifest) -> dict[str, int]:
         """Return topic → revision of its creation."""

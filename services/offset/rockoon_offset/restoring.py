@@ -3,8 +3,8 @@
 Invariants:
 - No restored offset is beyond the end of its queue in the restored log. Otherwise the next messages
   would be skipped.
-- If a topic was deleted and created again after the progress was stored, its offsets are 0: the
-  restored log has other messages at the same offsets.
+- If a topic was deleted and created again between the backups of progress and logs, its offsets are
+  0: the restored log has other messages at the same offsets.
 - Each reader gets a new epoch on each queue, and later acquisitions get new numbers. So commits and
   acknowledgements of clients of the former cluster do not count, unless the message is the same.
 - Each queue of each reader has the reason RESTORED with an explanation, which `rockoon offsets why`
@@ -93,7 +93,8 @@ class RestoredState:
     Args:
         records: state in the backup.
         ends: ends of the queues of each restored log; brokers without a log are missing.
-        created_again: topics that were deleted and created again after the backup of the progress.
+        created_again: topics that were deleted and created again between the backups of the
+            progress and of the logs.
         source: sentence about the backup, the beginning of each explanation.
         now_ms: epoch milliseconds.
     """
@@ -174,8 +175,8 @@ class RestoredState:
             text += f"; the log of {progress.queue.broker} was not restored with it"
         elif progress.queue.topic in self._created_again:
             text += (
-                "; the topic was deleted and created again after this progress: the group reads it "
-                "from its first message"
+                "; the progress is that of another topic of this name, since the topic was deleted "
+                "and created again between the backups: the group reads it from its first message"
             )
         elif offset < progress.offset:
             text += (

@@ -208,9 +208,8 @@ class ErrorTableGuard:
         return make(guard, **serializer)
 
     def _checked(self, parse: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
-        """Return a deserialiser of a stream's requests. The stream ends at the first request that
-        cannot be parsed, or that arrives when `may_answer` raises; such a request is not
-        executed."""
+        """Return a deserialiser of a stream's requests. The stream ends before the first request
+        that cannot be parsed, or that arrives when `may_answer` raises."""
         may_answer = self._may_answer
 
         def checked(raw: bytes) -> Any:
