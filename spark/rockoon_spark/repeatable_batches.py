@@ -32,7 +32,7 @@ class TopicQueues(NamedTuple):
     """Queues of a topic, in the order of its route."""
 
     for_keys: Sequence[MessageQueue]
-    """A key's hash selects one of these."""
+    """Queues for rows with a key: its hash selects the queue."""
     accepting: Sequence[MessageQueue]
     """Queues for rows without a key."""
 

@@ -35,7 +35,7 @@ def test_a_file_of_a_directory_appears_complete_and_durable(
     assert path.read_bytes() == place.content("backup/manifest.json") == b"content"
     assert path.stat().st_mode & 0o777 == 0o600
     assert synced[-2:] == [(path.stat().st_ino, False), (path.parent.stat().st_ino, True)]
-    # The entries of new directories: each of them is lost if its parent is not synced.
+    # A new directory's entry is lost in a power cut if its parent is not synced.
     assert [each for each, _ in synced[:-2]] == [
         each.stat().st_ino for each in (tmp_path, root.parent, root)
     ]

@@ -83,6 +83,14 @@ def make(place: Destination, chance: random.Random, *, finish: bool = True) -> s
     return making.name
 
 
+def with_backups(root: Path, chance: random.Random) -> tuple[ArrowDestination, Making]:
+    """Return an object store with three backups, and a fourth one that has not begun."""
+    place = ArrowDestination(root.as_uri())
+    for _ in range(3):
+        make(place, chance)
+    return place, Making(place)
+
+
 def check(place: Destination) -> set[str]:
     """Check that each complete backup has all its files; return the files that it needs."""
     backups, needed = backups_in(place), set()
@@ -201,17 +209,17 @@ class Meeting(ArrowDestination):
 
     Args:
         root: a directory.
-        others: number of a call, and the program that runs before it.
+        programs: number of a call → the program that runs before it.
     """
 
-    def __init__(self, root: Path, others: dict[int, Callable[[], object]]) -> None:
+    def __init__(self, root: Path, programs: dict[int, Callable[[], object]]) -> None:
         super().__init__(root.as_uri())
-        self._others = others
+        self._programs = programs
         self._calls = 0
 
     def _meet(self) -> None:
         self._calls += 1
-        self._others.pop(self._calls, lambda: None)()
+        self._programs.pop(self._calls, lambda: None)()
 
     def names(self) -> dict[str, int]:
         self._meet()
@@ -235,10 +243,7 @@ def test_a_backup_to_an_object_store_is_whole_whenever_old_ones_are_removed(
     tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)
-    place = ArrowDestination(tmp_path.as_uri())
-    for _ in range(3):
-        make(place, chance)
-    making = Making(place)
+    place, making = with_backups(tmp_path, chance)
     harsh = chance.random() < 0.2
     others: dict[int, Callable[[], object]]
 
@@ -274,10 +279,7 @@ def test_a_running_backup_that_is_removed_as_interrupted_is_whole_or_fails(
     tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)
-    place = ArrowDestination(tmp_path.as_uri())
-    for _ in range(3):
-        make(place, chance)
-    making = Making(place)
+    place, making = with_backups(tmp_path, chance)
     making.begin()
     making.add_parts(1, chance)
     first = chance.randrange(1, 9)

@@ -202,8 +202,8 @@ class Replaced(OfBroker):
     Args:
         broker: the former broker.
         other: the broker with the other log.
-        after: method after whose calls the other log answers.
-        calls: number of these calls.
+        after: method; the other log answers after its calls.
+        calls: number of calls of `after`.
     """
 
     def __init__(self, broker: RunningBroker, other: RunningBroker, after: str, calls: int) -> None:
@@ -263,7 +263,7 @@ async def test_a_log_that_is_replaced_during_the_copy_ends_the_backup(
 
 
 class Compacting(OfBroker):
-    """A log of which a compaction and retention run between the first two calls.
+    """A log that is compacted, and whose oldest files are deleted, between the first two calls.
 
     Args:
         before: the broker before that.

@@ -1,4 +1,4 @@
-"""Rows sent by executors of their own, one of which a test kills in the middle of a task.
+"""Spark program with separate executors; a test kills one executor in the middle of a task.
 
     sink_kill.py ENDPOINT TOPIC PIPE
 

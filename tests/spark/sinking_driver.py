@@ -1,4 +1,4 @@
-"""A driver of its own, for a test to kill: streams a topic into another one.
+"""Spark driver that streams a topic into another topic, until a test kills it.
 
     sinking_driver.py ENDPOINT SOURCE TARGET CHECKPOINT PIPE
 

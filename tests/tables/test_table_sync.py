@@ -331,7 +331,7 @@ def test_the_offsets_of_a_table_of_errors_are_not_those_of_a_table_of_all_messag
     once(settings)
     into_errors = changed(settings, form="raw", table=settings.errors_table, errors_table="")
     assert [commit.messages for commit in once(into_errors)] == [3]
-    # The rows of these messages in the table of errors do not mean that they are undecodable.
+    # This sync appends all messages to the table of errors, also decodable ones.
     send(cluster, topic, [*orders(3, 4), b"worse"])
     once(into_errors)
     stopped_between_the_commits(settings, rest)

@@ -1,4 +1,4 @@
-"""Builds the collector and extracts Prometheus: both may take longer than a test may."""
+"""Build the collector and extract Prometheus before the tests, whose time is limited."""
 
 from telemetry import real_collector, real_prometheus
 

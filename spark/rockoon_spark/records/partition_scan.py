@@ -37,7 +37,7 @@ from rockoon_spark.records.window import touch_pages
 
 Bytes = NDArray[np.uint8]
 
-# Size and magic of a blank, or zeros in their place.
+# Size and magic of a blank, or as many zeros.
 _END_BYTES = 8
 _FIRST_WINDOW_BYTES = 4096
 _WINDOW_BYTES_MAX = 1 << 20
