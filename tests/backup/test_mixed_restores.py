@@ -1,12 +1,15 @@
 """Restores of parts of different backups, between which topics were changed or created again."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from backup.workload import GROUP, TOPIC, restored
 
 import rockoon
 from rockoon.backup.creation import create
+from rockoon.backup.destination import BackupError
 from rockoon.backup.destination import DirectoryDestination as Directory
 from rockoon.backup.manifest import BackupManifest
 from rockoon.backup.restoring import Restore, RestoreReport, RestoreSources
@@ -85,6 +88,23 @@ async def test_progress_of_a_deleted_topic_skips_no_message_of_the_new_one(tmp_p
     assert offsets_in(report) == [(5, 0)]
     async with restored(target) as local, rockoon.connect(local.nameservers) as cluster:
         assert await read_by_group(cluster, 10) == new
+
+
+@pytest.mark.parametrize("damaged", ["logs", "progress"])
+def test_progress_of_another_backup_needs_the_routes_of_both(
+    copied: tuple[Directory, BackupManifest], tmp_path: Path, damaged: str
+) -> None:
+    place, logs = copied
+    content = place.content(logs.routes.name)
+    routes = replace(logs.routes, name="other/routes")
+    progress = replace(logs, revision=logs.revision - 1, routes=routes)
+    place.write(routes.name, content)
+    name = (logs if damaged == "logs" else progress).routes.name
+    place.write(name, content[:-1])
+    # Without them, topics that were created again between the backups are not known.
+    with pytest.raises(BackupError, match=f"{name} is damaged"):
+        Restore(place, RestoreSources(logs, progress, logs), tmp_path / "new").run(["offset"])
+    assert not (tmp_path / "new" / "offset").exists()
 
 
 async def test_a_queue_that_was_added_after_the_progress_is_read_from_its_start(
