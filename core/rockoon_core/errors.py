@@ -8,7 +8,12 @@ carries them as an `Error` message in trailing metadata; the SDK raises the same
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from rockoon_core.reset_bounds import PLANNED_OFFSETS_MAX, RESET_OFFSETS_MAX, RESETS_MAX
+from rockoon_core.reset_bounds import (
+    PLANNED_OFFSETS_MAX,
+    PLANS_MAX,
+    RESET_OFFSETS_MAX,
+    RESETS_MAX,
+)
 from rockoon_core.valid_text import exception_text, valid_text
 from rockoon_proto.v1.errors_pb2 import Error
 from rockoon_rpc.status import without_addresses
@@ -193,9 +198,10 @@ class ResetNotFound(RockoonError):
     code = Error.RESET_NOT_FOUND
     status = "NOT_FOUND"
     sentence = (
-        "reset {reset!r} does not exist: plans are kept for ten minutes, and only the newest with "
-        f"at most {PLANNED_OFFSETS_MAX:,} offsets in total; applied resets, only the newest "
-        f"{RESETS_MAX:,} with at most {RESET_OFFSETS_MAX:,} offsets in total"
+        "reset {reset!r} does not exist: plans are kept for a limited time (setting plan_seconds "
+        f"of the offset service), and only the newest {PLANS_MAX:,} with at most "
+        f"{PLANNED_OFFSETS_MAX:,} offsets in total; of applied resets, the newest {RESETS_MAX:,} "
+        f"with at most {RESET_OFFSETS_MAX:,} offsets in total are kept"
     )
 
 

@@ -271,7 +271,7 @@ def test_a_group_is_paused_and_resumed_and_keeps_what_else_was_said_of_it(rockoo
         (["offsets", "reset", "absent", "TAKEN", "--to-latest"], "group 'absent' does not exist"),
         (
             ["offsets", "undo", "absent"],
-            "'absent' does not exist: plans are kept for ten minutes",
+            "'absent' does not exist: plans are kept for a limited time (setting plan_seconds",
         ),
         (["offsets", "export", "absent"], "consumer group 'absent' does not exist"),
         (["offsets", "export", "--broker", "absent"], "no live broker is named 'absent'"),

@@ -463,7 +463,10 @@ class Admin:
         *,
         member: str = "",
     ) -> offset_pb.ResetPlan:
-        """Plan a reset of progress without changing it. The plan is kept for ten minutes.
+        """Plan a reset of progress without changing it.
+
+        The plan can be applied for a limited time: the setting `plan_seconds` of the offset
+        service, by default ten minutes. Many newer plans remove it earlier.
 
         A plan lets a person or a program check the reset before `apply_reset`. Otherwise use
         `reset_offsets`: while a group reads, its progress moves between the two calls, and
@@ -527,7 +530,7 @@ class Admin:
 
         Raises:
             PlanStale: progress has moved. Plan again, or use `reset_offsets`.
-            ResetNotFound: the plan does not exist or is older than ten minutes.
+            ResetNotFound: the plan does not exist, or is no longer kept.
         """
         request = offset_pb.ApplyResetRequest(reset_id=reset_id, operator=operator)
         plan: offset_pb.ResetPlan = await self._ask("ApplyReset", request)

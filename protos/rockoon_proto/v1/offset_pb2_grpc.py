@@ -202,7 +202,8 @@ class OffsetServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PlanReset(self, request, context):
-        """Plan a reset without changing progress. The plan is kept for ten minutes.
+        """Plan a reset without changing progress. The plan is kept for a limited time (setting
+        `plan_seconds`). Of all plans, only the newest 1,000 with at most 500,000 offsets in total are kept.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -69,7 +69,9 @@ class OffsetServiceStub:
     separately.
     """
     PlanReset: _grpc.UnaryUnaryMultiCallable[_offset_pb2.PlanResetRequest, _offset_pb2.ResetPlan]
-    """Plan a reset without changing progress. The plan is kept for ten minutes."""
+    """Plan a reset without changing progress. The plan is kept for a limited time (setting
+    `plan_seconds`). Of all plans, only the newest 1,000 with at most 500,000 offsets in total are kept.
+    """
     ApplyReset: _grpc.UnaryUnaryMultiCallable[_offset_pb2.ApplyResetRequest, _offset_pb2.ResetPlan]
     """Apply a plan. PLAN_STALE if progress has changed since the plan was made. For a group that is
     reading, use Reset, which does not compare progress.
@@ -146,7 +148,9 @@ class OffsetServiceAsyncStub(OffsetServiceStub):
     separately.
     """
     PlanReset: _aio.UnaryUnaryMultiCallable[_offset_pb2.PlanResetRequest, _offset_pb2.ResetPlan]  # type: ignore[assignment]
-    """Plan a reset without changing progress. The plan is kept for ten minutes."""
+    """Plan a reset without changing progress. The plan is kept for a limited time (setting
+    `plan_seconds`). Of all plans, only the newest 1,000 with at most 500,000 offsets in total are kept.
+    """
     ApplyReset: _aio.UnaryUnaryMultiCallable[_offset_pb2.ApplyResetRequest, _offset_pb2.ResetPlan]  # type: ignore[assignment]
     """Apply a plan. PLAN_STALE if progress has changed since the plan was made. For a group that is
     reading, use Reset, which does not compare progress.
@@ -262,7 +266,9 @@ class OffsetServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _offset_pb2.PlanResetRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_offset_pb2.ResetPlan, _abc.Awaitable[_offset_pb2.ResetPlan]]:
-        """Plan a reset without changing progress. The plan is kept for ten minutes."""
+        """Plan a reset without changing progress. The plan is kept for a limited time (setting
+        `plan_seconds`). Of all plans, only the newest 1,000 with at most 500,000 offsets in total are kept.
+        """
 
     @_abc_1.abstractmethod
     def ApplyReset(
