@@ -151,12 +151,50 @@ def test_a_clock_that_jumps_by_a_day_makes_no_copy_forget_a_producer_in_use() ->
 def test_of_too_many_sequences_those_go_that_were_used_longest_ago() -> None:
     ledger = SequenceLedger(replace(LIMITS, sequences_max=2))
     keys = [KEY._replace(producer_id=number) for number in (1, 2, 3)]
-    ledger.record(keys[0], run(0, 1, at_ms=NOW_MS))
-    ledger.record(keys[1], run(0, 1, at_ms=NOW_MS + 1))
-    ledger.record(keys[0], run(1, 1, at_ms=NOW_MS + 2))
+    for n, key in enumerate(keys[:2]):
+        ledger.record(key, run(0, 1, at_ms=NOW_MS + n))
+        ledger.record(key, run(1, 1, at_ms=NOW_MS + n))
+    ledger.record(keys[0], run(2, 1, at_ms=NOW_MS + 2))
     ledger.record(keys[2], run(0, 1, at_ms=NOW_MS + 3))
+    ledger.record(keys[2], run(1, 1, at_ms=NOW_MS + 4))
     assert list(ledger.copy()) == [keys[0], keys[2]]
     assert ledger.discarded_until_ms == NOW_MS + 1
+
+
+def test_sequences_with_one_batch_do_not_displace_producers_that_continue() -> None:
+    """A Spark job sends each batch under an id of its own."""
+    limits = replace(LIMITS, sequences_max=10)
+    ledger = ledger_with(run(0, 1), run(1, 1), limits=limits)
+    # It has lost its first batch, which retention has deleted.
+    late = KEY._replace(queue_id=1)
+    ledger.record(late, run(5, 1))
+    for n in range(100):
+        ledger.record(KEY._replace(producer_id=100 + n), run(0, 1, at_ms=NOW_MS + n))
+    restored = SequenceLedger(limits, ledger.copy(), ledger.discarded_until_ms)
+    for each in (ledger, restored):
+        assert each.stored(batch(2), 1, NOW_MS) == ()
+        assert each.stored(batch(6, key=late), 1, NOW_MS) == ()
+        single = [KEY._replace(producer_id=190 + n) for n in range(10)]
+        assert list(each.copy()) == [KEY, late, *single]
+        assert each.discarded_until_ms == NOW_MS + 89
+
+
+def test_producers_that_continue_do_not_displace_sequences_with_one_batch() -> None:
+    ledger = ledger_with(run(0, 1), limits=replace(LIMITS, sequences_max=2))
+    for n in range(5):
+        other = KEY._replace(producer_id=100 + n)
+        ledger.record(other, run(0, 1))
+        ledger.record(other, run(1, 1))
+    assert ledger.stored(batch(0), 1, NOW_MS) == (run(0, 1),)
+    assert len(ledger) == 3
+
+
+def test_a_producer_whose_second_batch_is_damaged_in_the_log_continues() -> None:
+    ledger = ledger_with(run(0, 1), run(2, 1), limits=replace(LIMITS, sequences_max=1))
+    for producer in (100, 101):
+        ledger.record(KEY._replace(producer_id=producer), run(0, 1))
+    assert ledger.stored(batch(3), 1, NOW_MS) == ()
+    assert [key.producer_id for key in ledger.copy()] == [KEY.producer_id, 101]
 
 
 def test_a_repeat_of_a_first_batch_is_refused_where_it_may_have_been_forgotten() -> None:

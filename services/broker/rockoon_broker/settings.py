@@ -216,8 +216,8 @@ class BrokerSettings(CopySettings):
     )
     producer_sequences_max: int = setting(
         10_000,
-        "maximum states of idempotent producers, one per producer and queue; the oldest are "
-        "discarded first",
+        "maximum states of idempotent producers with several batches, one per producer and queue, "
+        "and as many of producers with one batch; the oldest are discarded first",
         minimum=1,
         maximum=1_000_000,
     )

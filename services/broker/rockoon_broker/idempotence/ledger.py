@@ -5,8 +5,10 @@ Pure: no clock, log or disk.
 Invariants:
 1. The messages of a run are adjacent in their queue and in the log, and of one batch. The runs of a
    sequence follow one another without gaps; the last ends at the next expected number.
-2. The last RUNS_MAX runs of each sequence are kept, and the `sequences_max` most recently used
-   sequences. Every discarded sequence was last used at `discarded_until_ms` or before.
+2. The last RUNS_MAX runs of each sequence are kept. The `sequences_max` most recently used
+   sequences with one batch are kept, and as many with several batches: processes that send one
+   batch under each producer id do not displace producers that continue. Every discarded sequence
+   was last used at `discarded_until_ms` or before.
 3. Sequences are ordered by their last use, so that the first is the oldest.
 4. The time since the last use is computed only from store times in the log, not from the machine's
    clock: all copies of a log discard the same sequences. Store times may jump with a leader's
@@ -51,13 +53,16 @@ class Run(NamedTuple):
 Runs = tuple[Run, ...]
 """The newest runs of one sequence, at least one."""
 
+_UsedAtMs = OrderedDict[SequenceKey, int]
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimits:
     """Limits of the memory of sequences."""
 
     sequences_max: int
-    """Number of sequences, one per producer and queue."""
+    """Number of sequences with one batch, and of sequences with several batches; a sequence is one
+    producer's in one queue."""
     memory_ms: int
     """How long an unused sequence is kept, in store time of the log, milliseconds."""
     snapshot_log_bytes: int = 64 << 20
@@ -89,10 +94,11 @@ class SequenceLedger:
         # The newest store time, and the log's time in milliseconds, from 0 on.
         self._newest_ms = 0
         self._age_ms = 0
-        # Log time of the last use of each sequence.
-        self._used_at_ms: dict[SequenceKey, int] = {}
+        # Log time of the last use of each sequence, least recently used first.
+        self._single: _UsedAtMs = OrderedDict()
+        self._continued: _UsedAtMs = OrderedDict()
         for key, runs in self._sequences.items():
-            self._used_at_ms[key] = self._advance(runs[-1].store_timestamp_ms)
+            self._use(key, runs)
         self._bound()
 
     def __len__(self) -> int:
@@ -174,10 +180,10 @@ class SequenceLedger:
         if continues and joins:
             runs, last = runs[:-1], runs[-1]
             run = last._replace(messages=last.messages + run.messages)
-        self._sequences[key] = (*runs[1 - RUNS_MAX :], run) if continues else (run,)
+        self._sequences[key] = runs = (*runs[1 - RUNS_MAX :], run) if continues else (run,)
         # `discard_unused` and `_bound` rely on this order: the first is the least recently used.
         self._sequences.move_to_end(key)
-        self._used_at_ms[key] = self._advance(run.store_timestamp_ms)
+        self._use(key, runs)
         self.changes += 1
         self._bound()
 
@@ -189,8 +195,8 @@ class SequenceLedger:
     def drop(self, keys: Collection[SequenceKey]) -> None:
         """Remove sequences whose messages were deleted with their topics."""
         for key in keys:
-            self._sequences.pop(key, None)
-            self._used_at_ms.pop(key, None)
+            if (runs := self._sequences.pop(key, None)) is not None:
+                del self._used_at_ms(runs)[key]
         self.changes += bool(keys)
 
     def discard_unused(self, newest_ms: int) -> None:
@@ -202,11 +208,23 @@ class SequenceLedger:
         self._limit_discarded_until(newest_ms)
         age_ms = self._advance(newest_ms)
         while self._sequences:
-            key = next(iter(self._sequences))
-            if self._used_at_ms[key] > age_ms - self._limits.memory_ms:
+            key, runs = next(iter(self._sequences.items()))
+            if self._used_at_ms(runs)[key] > age_ms - self._limits.memory_ms:
                 return
             self._discard(key)
             self._limit_discarded_until(newest_ms)
+
+    def _use(self, key: SequenceKey, runs: Runs) -> None:
+        """Record the use of a sequence at the store time of its last run."""
+        # The last use may be in either: a sequence also changes its kind if a batch is lost.
+        self._single.pop(key, None)
+        self._continued.pop(key, None)
+        self._used_at_ms(runs)[key] = self._advance(runs[-1].store_timestamp_ms)
+
+    def _used_at_ms(self, runs: Runs) -> _UsedAtMs:
+        """Return the times of the sequences with one batch, or of those with several."""
+        # By the runs alone: all copies of a log, and a restarted broker, discard the same ones.
+        return self._single if len(runs) == 1 and not runs[0].first_sequence else self._continued
 
     def _advance(self, store_ms: int) -> int:
         """Add a store time of the log; return the log's time in milliseconds."""
@@ -240,12 +258,13 @@ class SequenceLedger:
             self.changes += 1
 
     def _bound(self) -> None:
-        while len(self._sequences) > self._limits.sequences_max:
-            self._discard(next(iter(self._sequences)))
+        for used_at_ms in (self._single, self._continued):
+            while len(used_at_ms) > self._limits.sequences_max:
+                self._discard(next(iter(used_at_ms)))
 
     def _discard(self, key: SequenceKey) -> None:
         runs = self._sequences.pop(key)
-        del self._used_at_ms[key]
+        del self._used_at_ms(runs)[key]
         # Older messages may belong to producers that are unknown here. Discarding is safe
         # because repeats of that time are refused.
         self.discarded_until_ms = max(self.discarded_until_ms, runs[-1].store_timestamp_ms)
