@@ -5,12 +5,15 @@ import os
 import sys
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 from deploy.page_runs import REPOSITORY, Ran, run_page
 
 import rockoon
+from rockoon.admin.drains import DrainAdmin, DrainReport
 from rockoon.consumer.consume_result import ConsumeResult
 from rockoon.consumer.redelivery import LocalRedelivery
 from rockoon.consumer.retry import RetryPolicy
@@ -18,6 +21,7 @@ from rockoon.errors import (
     BrokerNotFound,
     BrokerUnavailable,
     InvalidArgument,
+    RockoonError,
     StoreNotWritable,
 )
 from rockoon.local.cluster import LocalCluster
@@ -225,6 +229,40 @@ async def test_a_wait_ends_with_the_reason_if_the_broker_is_undrained_or_removed
                 await asyncio.to_thread(local.stop, DRAINED)
                 await drains.remove(DRAINED, force=True)
             assert "broker 'broker-b' was removed from the cluster" in waiting.result()
+
+
+class Scripted(DrainAdmin):
+    """Drains of one broker, whose reports are those of a script.
+
+    Args:
+        script: a reply of the broker, or its error, for each report.
+    """
+
+    def __init__(self, *script: DrainReport | RockoonError) -> None:
+        super().__init__(cast(rockoon.Cluster, None))
+        self._script = iter(script)
+
+    async def report(self, broker: str) -> DrainReport:
+        assert broker == DRAINED
+        found = next(self._script)
+        if isinstance(found, RockoonError):
+            raise found
+        return found
+
+
+async def test_a_wait_expects_the_drain_only_from_a_broker_that_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("SETTING_SECONDS_MAX", "POLL_SECONDS"):
+        monkeypatch.setattr(f"rockoon.admin.drains.{name}", 0.0)
+    busy = DrainReport(DRAINED, True, True, True, 1, (), "", 0, 0, {}, {}, {})
+    # Of a broker that has just started, and has not received its live settings.
+    started = replace(busy, drained=False, closed=False)
+    empty, away = replace(busy, unread_messages=0), BrokerUnavailable(broker=DRAINED)
+    script = (busy, away, started, away, started, busy, started, empty)
+    assert await Scripted(*script).wait(DRAINED) == empty
+    with pytest.raises(InvalidArgument, match="not drained any more"):
+        await Scripted(busy, started, started, empty).wait(DRAINED)
 
 
 async def failure_of(call: Awaitable[object]) -> str:

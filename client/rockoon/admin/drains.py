@@ -193,17 +193,22 @@ class DrainAdmin:
             TimeoutError: it is not finished in time.
         """
         loop = asyncio.get_running_loop()
-        drained_at = loop.time()
+        undrained_since: float | None = None
         async with asyncio.timeout(seconds):
             while True:
+                # After an error the broker may have started again.
+                previous, undrained_since = undrained_since, None
                 try:
                     report = await self.report(broker)
                     if report.is_finished:
                         return report
-                    if report.drained:
-                        drained_at = loop.time()
-                    elif loop.time() > drained_at + SETTING_SECONDS_MAX:
-                        raise InvalidArgument(reason=f"broker {broker!r} is not drained any more")
+                    if not report.drained:
+                        now = loop.time()
+                        undrained_since = now if previous is None else previous
+                        if now > undrained_since + SETTING_SECONDS_MAX:
+                            raise InvalidArgument(
+                                reason=f"broker {broker!r} is not drained any more"
+                            )
                 except BrokerNotFound:
                     await self._refuse_removed(broker)
                 except RockoonError as failure:
