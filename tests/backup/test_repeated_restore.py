@@ -1,5 +1,7 @@
 """Restores that are killed and repeated, and two restores into one directory."""
 
+import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -9,12 +11,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from backup.workload import TOPIC
 
+import rockoon
 from rockoon.backup import restoring
+from rockoon.backup.creation import create
 from rockoon.backup.destination import PARTIAL_SUFFIX, BackupError
 from rockoon.backup.destination import DirectoryDestination as Directory
 from rockoon.backup.manifest import BackupManifest, encode
 from rockoon.backup.restoring import UNFINISHED, Restore, RestoreSources
+from rockoon.local import LocalCluster
 from support.waiting import DEADLINE_SECONDS
 
 COMPLETE = {"broker-a", "offset", "routes", "etcd.snapshot", "report.json", "lock"}
@@ -110,7 +116,7 @@ def test_an_unfinished_restore_is_not_mixed_with_another_backup(
     Restore(place, sources_of(other), target).run(["offset"])
     with pytest.raises(Killed):
         Restore(dying, sources_of(manifest), target).run(["broker-a", "routes"])
-    with pytest.raises(BackupError, match=f"unfinished restore of backup {manifest.backup}"):
+    with pytest.raises(BackupError, match=f"continue it with --backup {manifest.backup}, or"):
         Restore(place, sources_of(other), target).run(["broker-a", "routes"])
     with pytest.raises(BackupError, match="offset exists: restore into a new directory"):
         Restore(place, sources_of(manifest), target).run()
@@ -118,6 +124,72 @@ def test_an_unfinished_restore_is_not_mixed_with_another_backup(
     for name in ("routes", "broker-a"):
         Restore(place, sources_of(manifest), target).run([name])
     assert names_in(target) == COMPLETE
+
+
+def test_a_repeated_command_continues_although_a_newer_backup_is_complete(
+    copied: tuple[Directory, BackupManifest], tmp_path: Path
+) -> None:
+    place, manifest = copied
+    newer = replace(manifest, backup="29990101T000000000Z-0000")
+    dying, target = Dying(tmp_path / "backups", Moments(0)), tmp_path / "target"
+    with pytest.raises(Killed):
+        Restore(dying, RestoreSources(manifest, newer, manifest), target).run()
+    for each in (manifest, newer):
+        place.write(f"{each.backup}/manifest.json", encode(each))
+    command = ["backup", "restore", str(tmp_path / "backups"), str(target)]
+    of_progress = ["--progress-of", newer.backup]
+    for options in ([], ["--backup", newer.backup]):
+        other = run_command(*command, *options)
+        assert f"continue it with --backup {manifest.backup} {' '.join(of_progress)}, or" in (
+            " ".join(other.stderr.split())
+        )
+    same = run_command(*command, *of_progress)
+    assert same.returncode == 0, same.stderr
+    assert names_in(target) == COMPLETE
+    assert json.loads((target / "report.json").read_bytes())["backup"] == manifest.backup
+
+
+async def test_a_repeated_restore_reports_messages_that_retention_had_deleted(
+    tmp_path: Path,
+) -> None:
+    place = Directory(tmp_path / "backups")
+    files = {"broker": {"commit_log_file_bytes": "16KiB"}}
+    async with (
+        LocalCluster(settings=files, single=True) as local,
+        rockoon.connect(local.nameservers) as cluster,
+        cluster.producer() as producer,
+        cluster.pull_consumer("late", consume_from="first") as consumer,
+    ):
+        await cluster.admin.create_topic(TOPIC, queues_per_broker=1)
+        for _ in range(5):
+            result = await producer.send(TOPIC, bytes(8 << 10))
+        await consumer.assign([result.queue])
+        await consumer.commit(result.queue, 1)
+        made = await create(cluster, place)
+    log = made.log("broker-a")
+    # As if retention had deleted the first files before the backup.
+    log = replace(log, begin=log.parts[2].start, parts=log.parts[2:])
+    manifest = replace(made, logs=[log])
+    undisturbed = Restore(place, sources_of(manifest), tmp_path / "undisturbed")
+    expected = await asyncio.to_thread(undisturbed.run)
+    assert [(each.offset, each.deleted > 0) for each in expected.groups] == [(1, True)]
+    # Killed after the log, before the progress.
+    dying, target = Dying(tmp_path / "backups", Moments(len(log.parts))), tmp_path / "target"
+    with pytest.raises(Killed):
+        await asyncio.to_thread(Restore(dying, sources_of(manifest), target).run)
+    assert {"broker-a", UNFINISHED} == names_in(target) - {"lock"}
+    repeated = Restore(place, sources_of(manifest), target)
+    assert await asyncio.to_thread(repeated.run) == expected
+
+
+def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "rockoon.cli", *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+    )
 
 
 def test_a_second_restore_into_a_directory_is_refused(
@@ -130,14 +202,13 @@ def test_a_second_restore_into_a_directory_is_refused(
     routes.unlink()
     # The restore waits here, after the stores.
     os.mkfifo(routes)
-    command = [sys.executable, "-m", "rockoon.cli", "backup", "restore"]
-    command += [str(tmp_path / "backups"), str(target)]
-    first = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    command = ["backup", "restore", str(tmp_path / "backups"), str(target)]
+    first = subprocess.Popen(
+        [sys.executable, "-m", "rockoon.cli", *command], stdout=subprocess.DEVNULL
+    )
     try:
         with routes.open("wb"):
-            second = subprocess.run(
-                command, check=False, capture_output=True, text=True, timeout=DEADLINE_SECONDS
-            )
+            second = run_command(*command)
             first.send_signal(signal.SIGKILL)
             assert first.wait(DEADLINE_SECONDS) == -signal.SIGKILL
     finally:
@@ -147,7 +218,7 @@ def test_a_second_restore_into_a_directory_is_refused(
     assert f"{target} is in use: another restore writes there" in second.stderr
     routes.unlink()
     routes.write_bytes(content)
-    third = subprocess.run(command, check=False, capture_output=True, text=True)
+    third = run_command(*command)
     assert third.returncode == 0, third.stderr
     assert "group billing: no gap" in third.stdout
     assert names_in(target) == COMPLETE

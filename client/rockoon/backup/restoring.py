@@ -23,7 +23,7 @@ import json
 import os
 import shutil
 import struct
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from rockoon.backup.destination import (
     PARTIAL_SUFFIX,
     BackupError,
     Destination,
+    disk_failures,
     locked_directory,
     sync_directory,
 )
@@ -48,6 +49,9 @@ ROUTES, OFFSET, REPORT = "routes", "offset", "report.json"
 SNAPSHOT, UNFINISHED = "etcd.snapshot", "unfinished.json"
 LOG_DIRECTORY = "commitlog"
 _BLANK = struct.Struct(">ii")
+
+Begins = dict[str, dict[str, dict[int, int]]]
+"""Log → topic → queue id → offset of the oldest message."""
 
 
 def checked(destination: Destination, file: BackupFile) -> Iterator[bytes]:
@@ -125,6 +129,46 @@ class RestoreReport:
 
 
 @dataclass(frozen=True, slots=True)
+class Unfinished:
+    """State of a restore that failed or was killed.
+
+    Attributes:
+        backups: names of the backups of logs, progress and routes.
+        targets: names in the directory that the restore writes.
+        begins: of the restored logs.
+    """
+
+    backups: Sequence[str]
+    targets: Sequence[str]
+    begins: Begins
+
+
+def read_unfinished(directory: Path) -> Unfinished | None:
+    """Read the state of the unfinished restore in a directory; None if there is none.
+
+    Raises:
+        BackupError: the file is damaged or cannot be read.
+    """
+    path = directory / UNFINISHED
+    if not path.exists():
+        return None
+    try:
+        with disk_failures(str(path), "read"):
+            found = json.loads(path.read_bytes())
+        logs, progress, routes = found["backups"]
+        begins = {
+            log: {
+                topic: {int(queue_id): begin for queue_id, begin in queues.items()}
+                for topic, queues in topics.items()
+            }
+            for log, topics in found["begins"].items()
+        }
+        return Unfinished((logs, progress, routes), found["targets"], begins)
+    except (ValueError, TypeError, KeyError, AttributeError) as failure:
+        raise BackupError(f"{path} is damaged: restore into a new directory") from failure
+
+
+@dataclass(frozen=True, slots=True)
 class RestoreSources:
     """The backups of each part. They differ only if the operator says so.
 
@@ -136,9 +180,9 @@ class RestoreSources:
     progress: BackupManifest
     routes: BackupManifest
 
-    def names(self) -> list[str]:
+    def names(self) -> tuple[str, str, str]:
         """Return the names of the backups of logs, progress and routes."""
-        return [each.backup for each in (self.logs, self.progress, self.routes)]
+        return self.logs.backup, self.progress.backup, self.routes.backup
 
     def explain(self) -> str:
         """Return the beginning of the explanation of each restored offset."""
@@ -188,8 +232,7 @@ class Restore:
         self._report = report
         # Names in the directory that this restore, or the one that it continues, writes.
         self._targets: list[str] = []
-        # Log → topic → queue id → offset of the oldest message.
-        self._begins: dict[str, dict[str, dict[int, int]]] = {}
+        self._begins: Begins = {}
 
     def run(self, only: Collection[str] = ()) -> RestoreReport:
         """Restore; see the module.
@@ -210,7 +253,7 @@ class Restore:
         wanted = [each for each in names if not only or each in only]
         busy = "another restore writes there, wait until it ends"
         with locked_directory(self._directory, busy):
-            self._read_unfinished()
+            self._continue()
             found = [each for each in wanted if is_used(self._directory / each)]
             if others := [each for each in found if each not in self._targets]:
                 raise BackupError(
@@ -224,35 +267,25 @@ class Restore:
                 sync_directory(self._directory)
         return result
 
-    def _read_unfinished(self) -> None:
-        """Read the results of a restore of the same backups that failed or was killed."""
-        path = self._directory / UNFINISHED
-        if not path.exists():
+    def _continue(self) -> None:
+        """Continue the unfinished restore in the directory. Raises BackupError if that restore is
+        of other backups."""
+        unfinished = read_unfinished(self._directory)
+        if unfinished is None:
             return
-        try:
-            found = json.loads(path.read_bytes())
-            backups, self._targets = found["backups"], found["targets"]
-            self._begins = {
-                log: {
-                    topic: {int(queue_id): begin for queue_id, begin in queues.items()}
-                    for topic, queues in topics.items()
-                }
-                for log, topics in found["begins"].items()
-            }
-        except (ValueError, TypeError, KeyError, AttributeError) as failure:
-            raise BackupError(f"{path} is damaged: restore into a new directory") from failure
-        if backups != self._sources.names():
+        if unfinished.backups != self._sources.names():
+            logs, progress, routes = unfinished.backups
+            options = f"--backup {logs}"
+            options += f" --progress-of {progress}" if progress != logs else ""
+            options += f" --routes-of {routes}" if routes != logs else ""
             raise BackupError(
-                f"{self._directory} has an unfinished restore of backup {backups[0]}: repeat the "
-                "same command, or restore into a new directory"
+                f"{self._directory} has an unfinished restore: continue it with {options}, or "
+                "restore into a new directory"
             )
+        self._targets, self._begins = [*unfinished.targets], unfinished.begins
 
     def _write_unfinished(self) -> None:
-        content = {
-            "backups": self._sources.names(),
-            "targets": self._targets,
-            "begins": self._begins,
-        }
+        content = asdict(Unfinished(self._sources.names(), self._targets, self._begins))
         with self._new(UNFINISHED) as partial:
             write_file(partial, [json.dumps(content).encode()])
 

@@ -203,7 +203,12 @@ def restore(
         Path, typer.Argument(metavar="DIRECTORY", help="New directory for stores and routes.")
     ],
     backup: Annotated[
-        str, typer.Option("--backup", metavar="BACKUP", help="Default: the newest one.")
+        str,
+        typer.Option(
+            "--backup",
+            metavar="BACKUP",
+            help="Default: the one of the unfinished restore in DIRECTORY, or the newest one.",
+        ),
     ] = "",
     only: Annotated[
         list[str] | None,
@@ -220,11 +225,13 @@ def restore(
     """Write the stores of brokers and offset service, and the routes, for a new cluster."""
     from rockoon.backup.destination import BackupError, open_destination
     from rockoon.backup.manifest import Backups
-    from rockoon.backup.restoring import Restore, RestoreSources
+    from rockoon.backup.restoring import Restore, RestoreSources, read_unfinished
 
     try:
         place = open_destination(destination, existing=True)
         backups = Backups(place, place.names())
+        if not backup and (unfinished := read_unfinished(directory)) is not None:
+            backup = unfinished.backups[0]
         logs = backups.manifest(backup)
         progress, routes = (
             backups.manifest(each) if each else logs for each in (progress_of, routes_of)
