@@ -8,6 +8,9 @@ CLUSTER_METADATA_KEY = "rockoon-cluster"
 AGENT_METADATA_KEY = "rockoon-agent-bin"
 """Metadata key of an AppendStream with its `Agent`: the program that opened it."""
 
+ABSENT_REVISION = -1
+"""Value of `expected_modified_revision` for a live setting that must not be stored yet."""
+
 PROTOCOL = 1
 """Version of the protocol between nodes, incremented by changes that older nodes would
 misinterpret. Nameservers accept nodes of their own version and of older ones, and must be upgraded

@@ -25,6 +25,7 @@ from rockoon.errors import (
 )
 from rockoon.net.access import AccessKey
 from rockoon.testing.disposable import DisposableCluster
+from rockoon_core.protocol import ABSENT_REVISION
 from rockoon_proto.v1.nameserver_pb2 import GroupConfig
 
 OWNER = "rockoon.owner"
@@ -275,6 +276,21 @@ async def test_a_live_setting_that_another_owner_has_changed_meanwhile_is_not_de
     assert "8.0 s  live setting" in shown
 
 
+async def test_a_live_setting_that_another_owner_has_stored_meanwhile_is_not_replaced(
+    rockoon: Any, run_with_other: Any, name: str
+) -> None:
+    log_level = "broker/broker-a: {log_level: warning}"
+    text = f"owner: {name}\nsettings: {{{log_level}, broker: {{calm_seconds: 7}}}}"
+    other = f"owner: {name}-bank\nsettings: {{broker: {{calm_seconds: 8}}}}"
+    try:
+        with pytest.raises(CommandError, match=f"belongs to owner '{name}-bank': add --adopt"):
+            await run_with_other(text, other)
+        assert "8.0 s  live setting" in rockoon("broker", "config", "get", "calm_seconds").out
+    finally:
+        rockoon("broker", "config", "unset", "calm_seconds")
+        rockoon("broker", "config", "unset", "log_level", "--node", "broker-a")
+
+
 async def test_a_refusal_after_the_first_change_reports_that_change(
     apply: Any, run_with_other: Any, name: str
 ) -> None:
@@ -430,9 +446,16 @@ async def test_a_change_of_a_key_or_a_setting_as_it_was_before_is_refused_by_nam
         for change in (settings.unset(*setting, **old), settings.set(*setting, "9", **old)):
             with pytest.raises(SettingChanged, match="'calm_seconds' of every broker was changed"):
                 await change
+        absent = {"expected_modified_revision": ABSENT_REVISION}
+        for change in (settings.unset(*setting, **absent), settings.set(*setting, "9", **absent)):
+            with pytest.raises(SettingChanged, match="'calm_seconds' of every broker was changed"):
+                await change
         await settings.unset(*setting, expected_modified_revision=now)
-        with pytest.raises(InvalidArgument, match="has no live setting"):
-            await settings.unset(*setting, expected_modified_revision=now)
+        for old in ({"expected_modified_revision": now}, absent):
+            with pytest.raises(InvalidArgument, match="has no live setting"):
+                await settings.unset(*setting, **old)
+        await settings.set(*setting, "9", **absent)
+        await settings.unset(*setting)
 
 
 async def test_a_key_that_may_not_administer_keys_manages_its_topics(

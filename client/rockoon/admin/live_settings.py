@@ -164,7 +164,7 @@ class SettingsAdmin:
             node: only this node, with all its replicas; empty for all nodes of the service.
             owner: see `LiveSetting` in settings.proto.
             expected_modified_revision: change it only if the stored one has this
-                `modified_revision`; 0 means any.
+                `modified_revision`; 0 means any, -1 means that none may be stored yet.
 
         Raises:
             SettingChanged: the stored one has another `modified_revision`.

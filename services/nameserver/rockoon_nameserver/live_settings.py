@@ -11,8 +11,9 @@ from typing import Any
 
 from rockoon_core.errors import Busy, InvalidArgument, SettingChanged
 from rockoon_core.key_checks import check_owner
+from rockoon_core.protocol import ABSENT_REVISION
 from rockoon_nameserver.access_keys import AWAY_SECONDS_MAX
-from rockoon_nameserver.etcd_data import DeleteKey, PutKey, exists, unchanged
+from rockoon_nameserver.etcd_data import DeleteKey, PutKey, absent, exists, unchanged
 from rockoon_nameserver.follower import EtcdFollower
 from rockoon_nameserver.keyspace import PATH_PART, Keyspace, SettingKey, setting_value
 from rockoon_nameserver.route_store import RouteStore
@@ -79,7 +80,7 @@ class LiveSettingService(LiveSettingsServicer):
         Raises:
             InvalidArgument: a name or the owner is not valid, or the setting to remove is not
                 stored.
-            SettingChanged: its revision is not the expected one.
+            SettingChanged: its revision is not the expected one, or it is stored and must not be.
             Busy: the cluster has `SETTINGS_MAX` live settings.
         """
         setting = request.setting
@@ -90,7 +91,9 @@ class LiveSettingService(LiveSettingsServicer):
         check_owner(setting.owner)
         name, one = self._keyspace.key(key), self._keyspace.one(key)
         expected = request.expected_modified_revision
-        conditions = [unchanged(name, expected)] if expected else []
+        conditions = []
+        if expected:
+            conditions = [absent(one) if expected == ABSENT_REVISION else unchanged(name, expected)]
         scope = f"{key.service} {key.node}" if key.node else f"every {key.service}"
         if request.unset:
             outcome = await self._etcd.transaction(

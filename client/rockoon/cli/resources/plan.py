@@ -27,6 +27,7 @@ from rockoon.cli.resources.fields import (
 )
 from rockoon.cli.topics import PERMISSION_NAMES
 from rockoon_core.group_settings import GROUP_SETTINGS
+from rockoon_core.protocol import ABSENT_REVISION
 from rockoon_format.names import dlq_topic, retry_topic
 from rockoon_format.topic_attributes import OWNER
 from rockoon_proto.v1.nameserver_pb2 import Group, GroupConfig
@@ -338,7 +339,7 @@ class _Planner:
                 value,
                 node,
                 owner=self._owner,
-                expected_modified_revision=known.modified_revision if known else 0,
+                expected_modified_revision=known.modified_revision if known else ABSENT_REVISION,
             )
 
         self._change("setting", shown(name), setting, before, after, make)
