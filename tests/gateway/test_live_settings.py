@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from grpc import StatusCode, aio
 
 import rockoon
 from gateway.gateways import RunningGateway, running_gateway
@@ -22,6 +23,12 @@ from rockoon_gateway.server import GatewayParts, assembled
 from rockoon_gateway.settings import GatewaySettings
 from rockoon_gateway.signatures import Signatures
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
+from rockoon_proto.v1.settings_pb2 import (
+    ChangeSettingRequest,
+    DescribeSettingsRequest,
+    LiveSetting,
+)
+from rockoon_proto.v1.settings_pb2_grpc import SettingsStub
 from rockoon_runtime.frontend import ConnectionSettings
 from rockoon_runtime.live_settings import live_names
 from rockoon_runtime.telemetry.telemetry import TelemetrySettings
@@ -147,6 +154,25 @@ async def test_only_a_key_that_may_change_the_cluster_sees_and_changes_settings(
             await watcher.admin.settings.describe("gateway")
         with pytest.raises(NotPermitted, match="admin"):
             await watcher.admin.settings.set("gateway", "body_bytes_max", "1KiB")
+
+
+async def test_a_caller_without_a_key_changes_nothing_while_clients_need_no_key(
+    local_cluster: LocalCluster, cluster: rockoon.Cluster
+) -> None:
+    setting = LiveSetting(service="gateway", name="body_bytes_max", value="1KiB")
+    async with opened(local_cluster, "a", **OPERATED):
+        (found,) = await cluster.admin.settings.describe("gateway")
+        async with aio.insecure_channel(found.address) as channel:
+            stub = SettingsStub(channel)
+            for call in (
+                stub.ChangeSetting(ChangeSettingRequest(setting=setting)),
+                stub.DescribeSettings(DescribeSettingsRequest()),
+            ):
+                with pytest.raises(aio.AioRpcError) as refused:
+                    await call
+                assert refused.value.code() == StatusCode.UNAUTHENTICATED
+        (found,) = await cluster.admin.settings.describe("gateway")
+        assert all(each.live is None for each in found.settings)
 
 
 async def test_a_gateway_without_a_port_for_operators_is_named_and_follows_the_others(

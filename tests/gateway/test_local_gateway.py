@@ -6,6 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from grpc import StatusCode, aio
 
 import rockoon
 from gateway.wire_client import WireClient, message
@@ -13,6 +14,8 @@ from rockoon.local.authority import GATEWAY, THIS_MACHINE, Authority, open_gatew
 from rockoon.local.cluster import LocalCluster
 from rockoon_core.pem_files import try_certificate
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
+from rockoon_proto.v1.settings_pb2 import DescribeSettingsRequest
+from rockoon_proto.v1.settings_pb2_grpc import SettingsStub
 
 
 async def stored(cluster: LocalCluster, ca: Path | None = None) -> Code:
@@ -50,6 +53,23 @@ async def test_its_clients_use_tls_or_not_at_the_same_port(tmp_path: Path, singl
         assert await stored(cluster) == Code.OK
     modes = {path.name: path.stat().st_mode & 0o777 for path in tls.glob("*.key")}
     assert modes == {"ca.key": 0o600, "gateway.key": 0o600}
+
+
+@pytest.mark.parametrize("tls", ["off", "on"])
+async def test_operators_use_tls_for_its_settings_if_the_cluster_has_tls(tls: str) -> None:
+    """Its clients may connect without TLS at `listen` in both clusters."""
+    chosen = {"plain_connections": True} if tls == "on" else {}
+    async with LocalCluster(single=True, tls=tls, gateway=0, settings={"gateway": chosen}) as local:
+        assert await stored(local) == Code.OK
+        async with rockoon.connect(local.nameservers, tls=local.tls) as cluster:
+            (found,) = await cluster.admin.settings.describe("gateway")
+        assert found.error is None
+        assert found.settings
+        if tls == "on":
+            async with aio.insecure_channel(found.address) as channel:
+                with pytest.raises(aio.AioRpcError) as refused:
+                    await SettingsStub(channel).DescribeSettings(DescribeSettingsRequest())
+            assert refused.value.code() == StatusCode.UNAVAILABLE
 
 
 def test_the_certificate_of_its_own_stays_until_it_is_of_no_use(tmp_path: Path) -> None:

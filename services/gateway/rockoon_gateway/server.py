@@ -45,6 +45,7 @@ from rockoon_proto.v1.settings_pb2_grpc import add_SettingsServicer_to_server
 from rockoon_runtime import settings_service
 from rockoon_runtime.access.gate import cluster_secrets
 from rockoon_runtime.access.keys import KeyTable
+from rockoon_runtime.access.rules import on_cluster
 from rockoon_runtime.frontend import Frontend
 from rockoon_runtime.process import Program, Stop, announce
 from rockoon_runtime.settings import SettingsError, refused_by
@@ -58,6 +59,8 @@ log = logging.getLogger(__name__)
 
 # A short limit: the gateway retries no calls without its client's knowledge.
 RETRY_SECONDS = 2.0
+# `access = optional` lets clients without a key send. They must not change settings of the cluster.
+RULES = dict.fromkeys(settings_service.RULES, on_cluster("admin", never_open=True))
 
 
 def cluster_tls(settings: GatewaySettings) -> Tls | None:
@@ -187,7 +190,8 @@ async def admin_address(
         names,
         tracer=None,
         also_listen=settings.admin_listen,
-        accepts_plain=settings.plain_connections,
+        # Operators connect as to the other services of the cluster.
+        accepts_plain=cluster_tls(settings) is None,
     )
     await opened.enter_async_context(server)
     await server.set_serving(True)
@@ -348,7 +352,7 @@ async def serve(
         RockoonError: the nameservers refuse, or none has ever replied.
     """
     check_values(settings)
-    frontend = Frontend("gateway", settings, settings_service.RULES)
+    frontend = Frontend("gateway", settings, RULES)
     async with AsyncExitStack() as opened:
         tasks = await opened.enter_async_context(asyncio.TaskGroup())
         signatures = await follow_nameservers(settings, frontend, stop, tasks, opened)
