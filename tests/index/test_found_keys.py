@@ -1,6 +1,7 @@
 """Keys that were found when their messages came: the index is what reading would make of it."""
 
 import gc
+import itertools
 import random
 import sys
 import time
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rockoon_broker.index.follower import next_pieces
+from rockoon_broker.index.follower import FOUND_KEYS_TIMES, next_pieces
 from rockoon_broker.store.log import file_reads
 from rockoon_broker.store.log.batch import AppendBatch
 from rockoon_broker.store.log.file_reads import ColdRead, load
@@ -100,6 +101,28 @@ def test_keys_that_were_found_are_taken_once_where_what_follows_is_cold(tmp_path
     (read,) = file_reads.cached(lambda: next_pieces(owner.store, ends[0], 1 << 20))
     assert read.next_offset == ends[1]
     owner.store.close()
+
+
+@needs_compiled
+def test_a_call_returns_a_bounded_part_of_a_full_cache(tmp_path: Path) -> None:
+    owner = Indexed(small_settings(tmp_path / "store"))
+    owner.store.found_keys.wanted = True
+    ends = [0]
+    for number in range(60):
+        owner.send(keyed(f"{number:032X}", "k"))
+        ends.append(owner.store.appended_end)
+    assert ends[-1] < owner.store.settings.commit_log_file_bytes, "no blank between two runs"
+    batch_bytes_max = max(end - start for start, end in itertools.pairwise(ends))
+    position, calls = 0, 0
+    while position < owner.store.visible_end:
+        pieces = next_pieces(owner.store, position, 500)
+        assert {type(each) for each in pieces} == {KeyRun}
+        bound = position + 500 * FOUND_KEYS_TIMES
+        position = pieces[-1].next_offset
+        assert min(bound, ends[-1]) <= position <= bound + batch_bytes_max
+        calls += 1
+    assert calls > 1
+    owner.close()
 
 
 def keys_at(start: int) -> PackedKeys:

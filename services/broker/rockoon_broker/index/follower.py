@@ -453,7 +453,8 @@ def next_pieces(store: Store, position: int, bytes_max: int) -> list[LogChunk | 
     Args:
         store: open.
         position: below `visible_end`.
-        bytes_max: maximum range to read.
+        bytes_max: maximum range to read. Cached keys may cover FOUND_KEYS_TIMES as much; their last
+            batch may be longer.
 
     Raises:
         OSError: the disk. StoreSyncFailed, StoreClosed. ColdRead: see `file_reads`.
@@ -461,7 +462,7 @@ def next_pieces(store: Store, position: int, bytes_max: int) -> list[LogChunk | 
     pieces: list[LogChunk | KeyRun] = []
     found_keys, end, reads = store.found_keys, store.visible_end, 0
     stop, found_stop = position + bytes_max, position + bytes_max * FOUND_KEYS_TIMES
-    while position < end and reads < READS_MAX:
+    while position < min(end, found_stop) and reads < READS_MAX:
         found = found_keys.pop_run(position, end, found_stop - position)
         if found is not None:
             pieces.append(found)
