@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from rockoon_broker.index.directory import IndexDirectory
 from rockoon_broker.index.follower import IndexFollower
 from rockoon_format.index_file import unit_position
 from rockoon_runtime.waking import Bell
 from support.aside_desk import TwoClocks
 from support.key_index import SHAPE, Indexed, indexed_one_by_one, keyed, small_settings
-from support.store_directory import FailingDisk, healthy
+from support.store_directory import NOW_MS, FailingDisk, healthy
 
 
 class UnitRefusingDisk(FailingDisk):
@@ -85,6 +86,22 @@ async def test_a_stop_with_a_refused_write_leaves_the_index_as_it_was(
     again.close()
     assert again.removed == []
     assert again.files() == indexed_one_by_one(keys)
+
+
+def test_a_refused_allocation_leaves_no_unfinished_file(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    directory = IndexDirectory(tmp_path, SHAPE, disk)
+    disk.fail_allocate = lambda _: errno.ENOSPC
+    with pytest.raises(OSError, match="No space"):
+        directory.create(NOW_MS)
+    assert list(directory.path.iterdir()) == []
+    assert not disk.paths, "every file is closed"
+    disk.fail_unlink = lambda path: errno.EIO if path.exists() else 0
+    with pytest.raises(OSError, match="No space"):
+        directory.create(NOW_MS)
+    disk.fail_allocate = disk.fail_unlink = healthy
+    created = directory.create(NOW_MS)
+    assert list(directory.path.iterdir()) == [created]
 
 
 async def test_a_file_that_was_filled_before_a_refusal_has_its_keys_once(tmp_path: Path) -> None:

@@ -149,12 +149,18 @@ class IndexDirectory:
         self.disk.unlink(unfinished)
         fd = self.disk.open(unfinished, create=True)
         try:
-            self.disk.set_size(fd, self.shape.file_bytes)
-            self.disk.allocate(fd, unit_position(self.shape.slots, 0))
-            self.disk.fdatasync(fd)
-        finally:
-            self.disk.close(fd)
-        self.disk.rename(unfinished, path)
+            try:
+                self.disk.set_size(fd, self.shape.file_bytes)
+                self.disk.allocate(fd, unit_position(self.shape.slots, 0))
+                self.disk.fdatasync(fd)
+            finally:
+                self.disk.close(fd)
+            self.disk.rename(unfinished, path)
+        except OSError:
+            # If the disk is nearly full, the blocks reserved so far are needed by the log.
+            with contextlib.suppress(OSError):
+                self.disk.unlink(unfinished)
+            raise
         self.disk.sync_directory(self.path)
         return path
 
