@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from rockoon_broker.pending import pending_index as pending_index_module
 from rockoon_broker.pending.pending_index import (
     SNAPSHOT_FILE,
     SNAPSHOT_SECONDS,
+    CapturedState,
     PendingIndex,
     decode_snapshot,
 )
@@ -193,8 +195,42 @@ def test_a_snapshot_is_not_written_before_the_log_is_durable_up_to_it(tmp_path: 
     assert captured is not None
     assert captured.snapshot.covered_end == end
     assert pending_index.pop_durable() is None
+    pending_index.write(captured)
     pending_index.capture_if_due(2000.0)
     assert pending_index.pop_durable() is None, "nothing has changed since"
+    owner.store.close()
+
+
+def test_a_refused_snapshot_is_written_later_although_the_log_has_not_grown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The pause after a refusal is the same, however much of the log the snapshot lacks.
+    monkeypatch.setattr(pending_index_module, "UNCOVERED_BYTES_MAX", 1)
+    owner = Owner(settings(tmp_path / "store", flush=Flush.SYNC))
+    disk = FailingDisk()
+    pending_index = opened(owner, disk)
+    owner.append_durably("W")
+    add_entries(pending_index)
+    owner.write_point()
+
+    def captured_at(seconds: float) -> CapturedState | None:
+        pending_index.capture_if_due(seconds)
+        return pending_index.pop_durable()
+
+    disk.fail_write = no_space_in(lambda path: path.name.startswith(SNAPSHOT_FILE))
+    refused = captured_at(SNAPSHOT_SECONDS)
+    assert refused is not None
+    with pytest.raises(OSError, match="No space"):
+        pending_index.write(refused)
+    disk.fail_write = healthy
+    assert pending_index.wants_capture, "else the broker waits for the log to grow"
+    assert captured_at(1.5 * SNAPSHOT_SECONDS) is None, "a full disk is tried after a pause"
+    again = captured_at(2 * SNAPSHOT_SECONDS)
+    assert again is not None
+    assert again.snapshot.covered_end == owner.store.appended_end
+    pending_index.write(again)
+    assert not pending_index.wants_capture
+    assert captured_at(3 * SNAPSHOT_SECONDS) is None
     owner.store.close()
 
 

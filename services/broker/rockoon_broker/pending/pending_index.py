@@ -157,11 +157,12 @@ class PendingIndex:
         self.bytes_applied = 0
         # End of the applied log; None once appends complete entries directly.
         self._applied_end: int | None = 0
-        # Of the newest captured state, which may not be written yet.
-        self._covered_end = 0
-        self._snapshot_bytes = 0
+        # Of the newest captured state. If its write fails, the next attempt follows after a pause.
+        self._captured_end = 0
         self._captured_at = 0.0
         # Of the newest state that was written.
+        self._covered_end = 0
+        self._snapshot_bytes = 0
         self._written_counts: list[tuple[int, int]] = []
         self._waiting: CapturedState | None = None
 
@@ -345,10 +346,11 @@ class PendingIndex:
         if grown <= 0 or self._waiting is not None:
             return
         elapsed = now_seconds - self._captured_at
-        if (elapsed >= SNAPSHOT_SECONDS and self._is_worth(grown)) or grown >= max(
+        uncaptured = self._known_end - max(self._captured_end, self._covered_end)
+        if (elapsed >= SNAPSHOT_SECONDS and self._is_worth(grown)) or uncaptured >= max(
             UNCOVERED_BYTES_MAX, self._snapshot_bytes
         ):
-            self._captured_at = now_seconds
+            self._captured_at, self._captured_end = now_seconds, self._known_end
             self._waiting = self.capture()
 
     def pop_durable(self) -> CapturedState | None:
@@ -365,9 +367,7 @@ class PendingIndex:
         sections = {section_of(key): queue.to_bytes() for key, queue in self._queues.items()}
         sections |= {name: write() for name, (write, _) in self._notes.items()}
         # No await since the sections above, so that the end matches them.
-        self._covered_end = self._known_end
-        self._snapshot_bytes = sum(map(len, sections.values()))
-        snapshot = Snapshot(self._store.recovery.lineage, self._covered_end, sections)
+        snapshot = Snapshot(self._store.recovery.lineage, self._known_end, sections)
         exports = tuple(export() for export in self._exports)
         return CapturedState(snapshot, exports, self._counts())
 
@@ -382,6 +382,8 @@ class PendingIndex:
         self._disk.replace_file(self._path, encode_snapshot(captured.snapshot))
         for path, content in captured.exports:
             self._disk.replace_file(path, content)
+        self._covered_end = captured.snapshot.covered_end
+        self._snapshot_bytes = sum(map(len, captured.snapshot.sections.values()))
         self._written_counts = captured.counts
 
     # Inside.
