@@ -158,8 +158,8 @@ class Reopening:
         """Write slots that differ; if the file is suspect, write header and slots again, so that
         they are durable. Return None if the file is full.
 
-        Not only when the broker stops: then the index may be closed because of a full disk, and
-        RocketMQ does not compute slots again.
+        The broker also writes slots when it stops. If the disk is full at that time, the index is
+        already closed and its slots are missing on disk. RocketMQ does not compute them again.
         """
         try:
             if suspect:
