@@ -392,7 +392,8 @@ def _check_few(frames: bytes, sizes: NDArray[np.int64], rules: BatchRules) -> Ba
 
 
 def _topic_parts(topic: bytes) -> dict[int, bytes]:
-    """Return the topic after its length, for each magic whose records can contain it."""
+    """Return the encoded topic field of a record (length, then name), by the record's magic. A
+    magic whose length field is too small for the topic is left out."""
     parts = {}
     if len(topic) <= TOPIC_V1_BYTES_MAX:
         parts[MAGIC_V1] = len(topic).to_bytes() + topic

@@ -145,7 +145,8 @@ def compare(
 
 
 def compared(buffer: bytes, starts: IntArray, sizes: IntArray) -> NDArray[np.bool_] | None:
-    """`damaged_records` of records at `starts`, without their parts; None: use the general path."""
+    """Find damaged records in the kernel, as `damaged_records` does; bool[n]. None: the kernel
+    cannot decide, and the caller must use `damaged_records`."""
     states = _states(buffer, starts, sizes, checksums=True)
     return None if states is None else states & DAMAGED != 0
 
@@ -168,8 +169,8 @@ def _compared(
 def room_of(
     buffer: bytes | NDArray[np.uint8], ends: IntArray, properties_lengths: IntArray
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Records that end with the checksum property, with or without digits, and records that end
-    with a damaged one; bool[n] both.
+    """Return two masks, bool[n]: records that end with the checksum property, filled or reserved,
+    and records that end with a damaged checksum property.
 
     Args:
         buffer: whole records.

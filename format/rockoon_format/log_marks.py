@@ -51,7 +51,7 @@ class EpochBegin(NamedTuple):
 
 
 class TopicChange(NamedTuple):
-    """Content of a record with the tag TOPIC."""
+    """Change of the log's topics: content of a record of the log itself with the tag TOPIC."""
 
     revision: int
     history: int

@@ -32,7 +32,7 @@ async def test_a_stream_waits_for_a_broker_that_is_expected_and_is_refused_by_on
         service.refuse(REFUSAL)
         with pytest.raises(NotLeader):
             await stream()
-        service.expect()
+        service.hold_calls()
 
         async def refused() -> None:
             with pytest.raises(NotLeader):

@@ -171,7 +171,7 @@ async def test_a_file_or_a_state_without_room_ends_nothing_and_comes_later(
     store = opened(tmp_path, disk, journal_bytes_max=1)
     put(store, range(50))
     await store.durable()
-    await eventually(lambda: not store._has_state)
+    await eventually(lambda: not store._is_writing_state)
     disk.fill()
     # As much as the next change needs.
     disk.room_bytes += room_bytes + 500

@@ -17,7 +17,7 @@ async def rotated(root: Path, files: int) -> list[int]:
     """A store that went through some files; returns all changes."""
     store = opened(root, journal_bytes_max=1)
     number = 0
-    while generations(root / "journal")[-1] < files or store._has_state:
+    while generations(root / "journal")[-1] < files or store._is_writing_state:
         put(store, [number])
         await store.durable()
         number += 1
@@ -66,7 +66,7 @@ async def test_a_damaged_state_costs_nothing_while_the_file_before_is_there(
     assert "damaged frame of a state" in caplog.text
     # The next change begins a file with another state.
     store = opened(tmp_path)
-    while store._has_state or generations(tmp_path / "journal") != [4, 5]:
+    while store._is_writing_state or generations(tmp_path / "journal") != [4, 5]:
         put(store, [len(records)])
         records.append(len(records))
         await store.durable()
@@ -113,7 +113,7 @@ async def test_a_kill_while_the_state_was_written_loses_nothing(tmp_path: Path) 
     put(store, [3])
     await store.durable()
     assert generations(root / "journal") == [1, 2]
-    assert store._has_state
+    assert store._is_writing_state
     put(store, [4])
     await store.durable()
     shutil.copytree(root, copy)

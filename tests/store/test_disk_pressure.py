@@ -266,7 +266,7 @@ def test_each_deleted_file_is_logged_with_the_groups_that_lose(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     owner, _ = filled(tmp_path, 3, percent=86, disk_pressure_policy="delete")
-    owner.store.ask_groups()
+    owner.store.require_readings()
     assert owner.store.clean(owner.clock.time_ms).delete == ()
     assert owner.store.wanted_readings == (4096,)
     assert owner.store.clean_with({4096: UNREAD}, owner.clock.time_ms).delete == (0,)

@@ -141,12 +141,12 @@ class Assignment:
             delivery,
             listener,
             on_persisted=statistics.count_persisted,
-            on_gone=changes.notify,
+            on_ended=changes.notify,
         )
         # Readers whose position is not valid: to be dropped without a commit and resolved again.
         self._invalid: set[QueueReader] = set()
         # Queues without a reader that the offset service may have granted to this member: the reply
-        # of Resolve was lost, or the reader is void. Released unless they are resolved.
+        # of Resolve was lost, or its reader is invalid. Released unless they are resolved.
         self._claims: set[MessageQueue] = set()
         # Claimed queues that were reset during the Resolve call.
         self._reset_during_resolve: set[MessageQueue] = set()
@@ -197,7 +197,7 @@ class Assignment:
         self._statistics.rebalances += 1
         # The set is replaced first, because readers may be added while these are dropped.
         invalid, self._invalid = self._invalid, set()
-        # A void reader may have been dropped and its queue assigned again.
+        # An invalid reader may have been dropped and its queue assigned again.
         current = [r for r in invalid if self.readers.get(r.queue) is r]
         self._claims.update(reader.queue for reader in current)
         await self._drop(current)
@@ -301,7 +301,7 @@ class Assignment:
         try:
             found = await self._store.resolve(queues, self._settings.consume_from, revision)
         except RockoonError as error:
-            self._check_undecided(error)
+            self._raise_final(error)
             log.warning("%s cannot be resolved yet, retrying: %s", _names(queues), error)
             return False
         is_complete = True
@@ -315,14 +315,14 @@ class Assignment:
                 continue
             self._claims.discard(queue)
             if isinstance(start, RockoonError):
-                self._check_undecided(start)
-                self._log_undecided(queue, start)
+                self._raise_final(start)
+                self._log_unresolved(queue, start)
                 is_complete = False
                 continue
             self._start_reader(queue, start, create_revisions[queue], expirations)
         return is_complete
 
-    def _check_undecided(self, error: RockoonError) -> None:
+    def _raise_final(self, error: RockoonError) -> None:
         """Raise an error that no retry can repair."""
         if isinstance(error, TopicNotFound) and self._settings.missing_topics.waits:
             # The next rebalance excludes the topic.
@@ -330,7 +330,7 @@ class Assignment:
         if isinstance(error, FATAL):
             raise error
 
-    def _log_undecided(self, queue: MessageQueue, error: RockoonError) -> None:
+    def _log_unresolved(self, queue: MessageQueue, error: RockoonError) -> None:
         if not isinstance(error, QueueHeld):
             log.warning("%s cannot be resolved yet, retrying: %s", queue, error)
         elif queue not in self._held_elsewhere:

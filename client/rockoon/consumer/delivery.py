@@ -90,7 +90,8 @@ class WorkQueue(Generic[Work]):
         clock: monotonic seconds.
 
     Attributes:
-        ran_at: time of `clock` at which `put` last ran a worker; the loop ran immediately before.
+        ran_at: time of `clock` at which `put` last ran a worker, in a callback that the event loop
+            had just started: no handler has blocked the loop between the two.
     """
 
     __slots__ = ("_clock", "_idle", "_run_from", "_work", "ran_at")
@@ -449,8 +450,9 @@ class HandlerDelivery:
     async def _deliver(self, handler_call: _HandlerCall) -> None:
         result, exception = await self._outcome(handler_call)
         handler_call.has_returned = True
-        # `Redelivery` got its messages when it was overdue and they are finished, or the next owner
-        # of the queue handles the messages of an interrupted orderly call.
+        # The result has no effect: either the call was overdue, and `Redelivery` has stored its
+        # messages; or it was an interrupted orderly call, whose messages the queue's next owner
+        # handles.
         if handler_call.is_abandoned:
             return
         if result.verdict is Verdict.SUCCESS:

@@ -10,8 +10,8 @@ Orderly members trust a grant only while the last heartbeat that got a reply is 
 members continue if the service does not reply: handling messages twice is better than handling
 none. But they stop if their own process was stopped.
 
-Invariant: after a stop of the process, no grant is valid until a later heartbeat got a reply, and
-earlier grants never are.
+Invariant: after a stop of the process, grants from before the stop are never valid again, and no
+grant is valid until a heartbeat that was sent after the stop got a reply.
 """
 
 import asyncio
@@ -37,8 +37,9 @@ from rockoon_core.valid_text import valid_text
 from rockoon_format.names import is_retry_topic
 from rockoon_proto.v1 import offset_pb2 as offset_pb
 
-# Share of the time that a silent member may keep a queue. The rest covers a hand-over that the last
-# reply did not contain (one heartbeat interval), clock drift, and the start of a call.
+# A member without replies to heartbeats uses its queues for this share of the granted time. The
+# rest of the time is a margin: for a hand-over that began after the last reply (one heartbeat
+# interval), clock drift, and the start of a handler call.
 _SAFE_SHARE = 0.75
 # If the event loop pauses for at least this share of the granted time, the process counts as
 # stopped.
@@ -76,9 +77,10 @@ class MembershipLease:
         self, lease_seconds: float, handover_seconds_max: float, heartbeat_seconds: float
     ) -> None:
         """Apply the times of the last heartbeat reply."""
-        # A silent member is not notified that another member waits for a queue, and loses the queue
-        # after the hand-over time although its lease is valid. If the hand-over time is 0, the
-        # service grants the queue immediately, no time is safe, and the lease is used.
+        # A member without replies is not notified that another member waits for a queue, and loses
+        # the queue after the hand-over time although its lease is valid. If the hand-over time is
+        # 0, the service grants the queue to the other member immediately. No limit can prevent
+        # that, so the lease is the limit.
         self._lease_seconds = lease_seconds
         self.granted_seconds = granted = min(lease_seconds, handover_seconds_max or float("inf"))
         self._safe_seconds = safe = _SAFE_SHARE * granted

@@ -8,9 +8,8 @@ Invariants:
 - A dropped queue finishes and commits nothing: the next owner starts from the committed offset, and
   late results of running handlers have no effect.
 
-Pulled batches are stored whole, with one byte of state per message, so a thousand messages need
-about as much memory for objects as one. Source: ProcessQueue, for the commit offset and the counts
-of the limits.
+A pulled batch is stored as one object, with one byte of state per message: no Python object exists
+for each message. Source: ProcessQueue, for the commit offset and the counts of the limits.
 """
 
 from bisect import bisect_left, bisect_right

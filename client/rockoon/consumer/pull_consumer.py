@@ -46,7 +46,7 @@ OnOutOfRange = Literal["earliest", "latest", "raise"]
 
 # Errors of a call while the offset service restarts.
 _RETRIED_ERRORS = (OffsetServiceUnavailable, NotReady, NotLeader, NotEnoughReplicas)
-# A reply of this size is received into its final buffer (`ClientStream.first_bytes_max`).
+# Larger than the defaults of `PullLimits`, so that more messages share the cost of a reply.
 PULL_LIMITS = PullLimits(messages_max=8192, bytes_max=2 << 20)
 
 

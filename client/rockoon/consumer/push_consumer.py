@@ -47,8 +47,8 @@ from rockoon.offsets.local_offsets import (
     join_seconds_max,
     member_id_of,
     mode_named,
+    pass_group_config,
     store_of,
-    tell_group,
 )
 from rockoon.offsets.offset_store import OffsetStore, Persisted
 from rockoon.offsets.start import ConsumeFrom, Start, StartName
@@ -71,8 +71,8 @@ class Timing:
     """
 
     consume_timeout_seconds: float = CONSUME_TIMEOUT_SECONDS
-    """Time limit of a handler call, after which it has failed. If its messages are stored
-    elsewhere, its result is ignored. Not for orderly consumers."""
+    """Time limit of a handler call, after which it has failed. If a broker has then stored its
+    messages for redelivery, the result of the call is ignored. Not for orderly consumers."""
     commit_seconds: float = 5.0
     """Time between commits."""
     rebalance_seconds: float = 20.0
@@ -346,7 +346,7 @@ class PushConsumer:
         self._assignment.route_revision = max(self._assignment.route_revision, reply.revision)
         # `Subscribe` may have created the group again after its deletion.
         self._membership.group_incarnation = reply.group.incarnation
-        tell_group(self._store, reply.group.config)
+        pass_group_config(self._store, reply.group.config)
 
     def _start_task(self, work: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[None]:
         return self._cluster.tasks.create_task(

@@ -62,7 +62,8 @@ class QueueDamage:
     offset: int
     error: StoreCorrupt
     is_here: bool = True
-    """False if a later message is damaged, and the filter excludes the one at `offset`."""
+    """True: the message at `offset` is damaged. False: the filter excludes that message, and a
+    later one is damaged."""
 
 
 @dataclass(slots=True, eq=False)

@@ -99,7 +99,7 @@ class QueueRevocation:
         delivery: runs the handler calls.
         listener: called before queues are released.
         on_persisted: called with each result of the store.
-        on_gone: called when queues are revoked.
+        on_ended: called when the revocation of queues has ended.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class QueueRevocation:
         listener: RebalanceListener,
         *,
         on_persisted: Callable[[Persisted], None],
-        on_gone: Callable[[], None],
+        on_ended: Callable[[], None],
     ) -> None:
         self.queues: set[MessageQueue] = set()
         """Queues that must not be resolved before their revocation ends: the late release would end
@@ -120,7 +120,7 @@ class QueueRevocation:
         self._delivery = delivery
         self._listener = listener
         self._on_persisted = on_persisted
-        self._on_gone = on_gone
+        self._on_ended = on_ended
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(
@@ -209,7 +209,7 @@ class QueueRevocation:
             reader.process_queue.drop()
             self._store.remove(reader.queue)
         self.queues.difference_update(claims, (reader.queue for reader in readers))
-        self._on_gone()
+        self._on_ended()
 
     async def store_last(
         self,

@@ -15,8 +15,8 @@ class HandlerFailure:
     messages: Sequence[Message]
     """Messages of the call."""
     attempt: int
-    """Failed deliveries by this consumer, 1 or more, without those from the retry topic, which the
-    messages count (`reconsume_times`)."""
+    """Number of failed handler calls for these messages in this consumer, 1 or more. Earlier
+    redeliveries through the retry topic are not included: `Message.reconsume_times` has them."""
     exception: BaseException | None = None
     """Exception of the handler; None if it returned LATER; a TimeoutError if it still runs."""
     delay: Delay | None = None

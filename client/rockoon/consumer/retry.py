@@ -115,7 +115,8 @@ class RetryTopic:
         self._stored_elsewhere: dict[tuple[MessageQueue, int], None] = {}
 
     async def failed(self, failure: HandlerFailure) -> float | None:
-        """See `Redelivery`. If it is cancelled, messages may be delivered twice."""
+        """Send failed messages back to a broker, or have them redelivered here; see `Redelivery`.
+        If the call is cancelled, messages may be delivered twice."""
         home = failure.messages[0].queue.broker
         unstored = [
             each for each in failure.messages if _position(each) not in self._stored_elsewhere
@@ -262,7 +263,7 @@ class DroppingRedelivery:
         self._local = local or LocalRedelivery()
 
     async def failed(self, failure: HandlerFailure) -> float | None:
-        """See `Redelivery`."""
+        """Have a failed message redelivered here, or drop it; see `Redelivery`."""
         wanted = failure.delay
         is_unwanted = wanted is not None and wanted.level is not None and wanted.level < 0
         if failure.attempt < self._attempts_max and not failure.is_last and not is_unwanted:

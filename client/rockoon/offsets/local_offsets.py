@@ -470,7 +470,7 @@ class BroadcastOffsetStore:
             await self._store.close()
 
 
-def tell_group(store: OffsetStore, config: GroupConfig) -> None:
+def pass_group_config(store: OffsetStore, config: GroupConfig) -> None:
     """Pass the group's configuration to a store that depends on it."""
     if isinstance(store, BroadcastOffsetStore):
         store.config = config

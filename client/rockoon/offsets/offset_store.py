@@ -186,9 +186,10 @@ class RemoteOffsetStore:
         return position.offset if position else None
 
     async def read_store(self, queue: MessageQueue) -> int | None:
-        """Return the offset at which the group would read; None if RocketMQ would find none.
+        """Return the group's stored offset.
 
-        Without progress the offset service applies the group's new-queue rule. Nothing is stored.
+        If none is stored, the offset service applies the group's new-queue rule: it returns the
+        start of a queue that is new to the group, and None for any other queue. It stores nothing.
         """
         reply = await self._cluster.call(
             self._cluster.offset_service().Query,

@@ -379,7 +379,8 @@ class BatchScheduler:
             if slots.shipment is shipment:
                 # All batches failed before they were sent: later batches need a slot of their own.
                 slots.shipment = None
-            # `now` is the time of this reply, at which the pause after the request may be over.
+            # If the pause after the request is over, lingering batches can be sent now. Otherwise
+            # an alarm of `_alarms` makes them ready at its end.
             if slots.lingering and slots.in_flight == 0 and slots.pause_end <= now:
                 self._ready_lingering(slots)
             if slots.blocked:
@@ -403,7 +404,8 @@ class BatchScheduler:
         return accumulator.by_queue.get(batch.queue) or accumulator.open_by_queue(batch.queue)
 
     def _ready_unanswered(self, queue: MessageQueue) -> None:
-        """Make the batch queues ready that may wait for the reply to a queue's numbered batch."""
+        """Make the batch queues of a message queue ready, because its numbered batch has a reply or
+        has failed: a queue has at most one numbered batch without a reply."""
         accumulator = self._accumulator
         if accumulator.sequences is None:
             return

@@ -454,8 +454,9 @@ class Sender:
             batch.sequence.may_be_stored = True
         # A broker that does not know the queue has older routes than this producer, or newer ones
         # in which the topic is deleted. After a deletion this producer's routes follow soon, and
-        # all batches of the topic fail. A broker that has dropped the numbers of this producer
-        # cannot have a batch that was never sent before.
+        # all batches of the topic fail. If the broker has discarded the sequence numbers of this
+        # producer, and no earlier attempt can have stored the batch, the numbering of the queue is
+        # restarted, and the batch is sent again.
         is_renewed = self._sequences is not None and self._sequences.renew_if_unknown(batch, error)
         if not (error.retriable or isinstance(error, _WRONG_QUEUE) or is_renewed):
             self._fail(batch, error)
@@ -547,7 +548,8 @@ class Sender:
             await changed.wait(seen)
 
     def _detect_restarts(self, brokers: Sequence[Node]) -> None:
-        # After a fail-over the log keeps its name, and the routes may never have lacked it.
+        # After a fail-over a new process leads the log. If the routes changed from the former
+        # process to this one in one step, `set_live` has not seen the broker as absent.
         known = self._known_processes
         now = {each.name: (each.address, each.epoch, each.started_at_ms) for each in brokers}
         for name, process in now.items():
@@ -631,7 +633,8 @@ class Sender:
         """Return the loop time at which a batch or a reply can be overdue; None: none is pending.
 
         Not checked at a fixed interval: the checks of a thousand producers in a program would
-        cost a fifth of its CPU. A later batch has a later deadline, and its reply is due later.
+        cost a fifth of its CPU. Only the oldest batch and the oldest submission of each stream are
+        examined: later ones have later deadlines.
         """
         now = self._loop.time()
         earliest = self._swept_at + _SWEEP_SECONDS

@@ -57,7 +57,8 @@ class ReceiveKey(NamedTuple):
     visible_after_ms: int
     consume_from: ConsumeFrom
     held_ms_max: int = 0
-    """See `Wanted` in `in_flight.proto`."""
+    """Above 0: maximum time, milliseconds, for which reports of gateways extend the acquisition;
+    see `Wanted` in `in_flight.proto`."""
 
 
 class WaitingReceiver:

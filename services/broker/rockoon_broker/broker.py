@@ -100,7 +100,6 @@ class StoreTicks:
         """Run the store's work until cancelled or the store has failed.
 
         Several times a second while there is work; otherwise when it is woken.
-
         """
         pause_seconds = min(TICK_SECONDS_MAX, self._store.settings.flush_interval_ms / 1000)
         log_min = self._store.log_min_offset
@@ -139,8 +138,8 @@ class StoreTicks:
                 log.warning("%s: resolved", what)
 
     def _report_refused_messages(self) -> None:
-        """Log once when messages are refused, whatever the reason changes to, and once when they
-        are accepted again."""
+        """Log once when messages begin to be refused, and once when they are accepted again. A
+        change of the reason in between is not logged."""
         reason = self._store.refusal_reason
         if reason and not self._append_refused:
             log.error("messages are refused: %s", reason)
@@ -156,7 +155,8 @@ STORE_ID_FILE = "storeId"
 CLUSTER_ID_FILE = "clusterId"
 # Files that may be lost: the broker rebuilds them from the log, or from the nameserver's routes.
 REBUILT_FILES = (topics_json.FILE, sequence_snapshot.FILE, pending_index.SNAPSHOT_FILE)
-# Limit for inline syncs: single messages of one loop iteration. Bulk writes sync on the thread.
+# Maximum of unsynced bytes that the event loop syncs itself: the appends of single messages. Larger
+# amounts are synced by the thread `store-syncer`.
 INLINE_BYTES_MAX = 128 << 10
 KINDS = {HALF: TRANSACTION, DELAYED: DELAY}
 
@@ -241,7 +241,7 @@ class Broker:
         self.key_index = key_index_of(settings, store, disk, clock, self.store_changed)
         self._derived = (sequences, self.pending.pending_index)
         self.unread, self.ticks = self._make_loops(nameservers, clock)
-        # Beginning of the log at the last read of its first message, and that message's store time.
+        # Cache of `oldest_message_ms`: physical offset and store time of the log's first message.
         self._oldest: tuple[int, int] | None = None
         self._closing: asyncio.TimerHandle | None = None
         store.closed_reason = DRAINED if settings.drained else ""
@@ -427,7 +427,7 @@ class Broker:
         self.sequences.lead()
         self.pending.lead()
         self._leads = True
-        self.store.ask_groups()
+        self.store.require_readings()
         self.store.forget_copied(self.store.appended_end)
         if self.key_index is not None:
             self.key_index.gathers = False

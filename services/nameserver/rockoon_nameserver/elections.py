@@ -78,7 +78,7 @@ def report(
     Args:
         state: of the log.
         caller, reported: the replica, and its report.
-        lacks: returns why a winner with a rank must not lead; see `committed_ends.missing_records`.
+        lacks: returns why a winner with a rank must not lead; see `missing_records`.
     """
     if not (0 <= reported.rank.epoch < max(caller.epoch, 1) and reported.rank.end >= 0):
         raise InvalidArgument(reason="the rank is not one of a log before this epoch")

@@ -1,7 +1,7 @@
 """Logs with several copies, in etcd: each call decides on the state in a log's key and writes the
 next one by compare-and-swap. This process keeps no state, so any nameserver can do the next step.
 
-The decisions are in `elections`, `log_membership` and `log_adoption`.
+The decisions are in `elections` and `log_membership`.
 """
 
 import logging

@@ -34,8 +34,8 @@ class CopyProcess:
     """Runs the replicas of a service's log in its process, one after the other.
 
     Attributes:
-        kind, service: of the service, and its short name.
-        settings, frontend, server, stop, disk: of the service.
+        kind, service: kind of the node, and short name of its service, for example "broker".
+        settings, frontend, server, stop, disk: the service's objects.
         replication: serves followers.
         address: as registered at nameservers.
         now_ms: wall clock.

@@ -169,8 +169,9 @@ class Copying:
             if log.tail_crc(point, size) != welcome.tail_crc:
                 blank = log.blank_at(point - 1)
                 if blank is not None and blank >= log.committed_end:
-                    # An epoch's record did not fit there; the leader lacks that epoch and has
-                    # records instead. The next Hello reports where this log's records end.
+                    # This log has a blank there, because the record of an epoch did not fit. The
+                    # leader does not know that epoch, and has records at the same position. The log
+                    # is cut at the blank, and the next Hello reports this end.
                     self._out.append(Truncate(blank))
                     self._connect_again()
                     return False

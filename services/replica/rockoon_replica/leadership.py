@@ -49,7 +49,7 @@ class _Leaving(NamedTuple):
     Attributes:
         wanted: the next leader; None: any successor.
         asked: the call to a nameserver, after it was made.
-        stays: the hand-over was abandoned after that call.
+        is_abandoned: the hand-over was abandoned after that call.
         is_wish: an operator has requested the hand-over. It is abandoned if the request is
             withdrawn or `wanted` disconnects.
         is_forced: the reason is that this leader's disk refuses writes. It is abandoned if the disk
@@ -58,7 +58,7 @@ class _Leaving(NamedTuple):
 
     wanted: str | None = None
     asked: HandOver | None = None
-    stays: bool = False
+    is_abandoned: bool = False
     is_wish: bool = False
     is_forced: bool = False
 
@@ -139,7 +139,7 @@ class Leadership:
             self._leaving = None
         elif self._leaving is not None and self._leaving.asked is not None:
             again = _Leaving(self._leaving.wanted)
-            self._leaving = None if self._leaving.stays else again
+            self._leaving = None if self._leaving.is_abandoned else again
         self.advance()
 
     def repeat(self) -> None:
@@ -306,8 +306,8 @@ class Leadership:
             # The leader must be a voter, so the next leader proposes this set. The only voter has
             # no successor: it first waits until there are several voters.
             if len(config.in_sync) > 1:
-                heir = self._wish.stays if self._wish and self._wish.stays in in_sync else None
-                self._leaving = _Leaving(heir, is_wish=True)
+                successor = self._wish.stays if self._wish and self._wish.stays in in_sync else None
+                self._leaving = _Leaving(successor, is_wish=True)
             return
         wanted = Config(in_sync, quorum_of(len(in_sync), 1))
         if may_propose(wanted, self._durable_ends(), committed, start):
@@ -346,7 +346,8 @@ class Leadership:
         """Return the voters that delay retention for too long, those with the fewest records first;
         one other voter stays.
 
-        A replica whose log ends before this log's start must be remade, which a voter must not be.
+        If retention deleted records that a voter lacks, the voter's log would have to be discarded.
+        A voter must never discard its log, so the voter loses its vote first.
         """
         if not self._needed or self._is_frozen:
             return frozenset()
@@ -376,11 +377,11 @@ class Leadership:
         if first != self._replica and not is_near(first):
             return in_sync
 
-        def place(who: str) -> tuple[bool, bool, bool, int, str]:
+        def priority(who: str) -> tuple[bool, bool, bool, int, str]:
             preferred = who != first, who != self._replica, who in self._damaged
             return *preferred, -self._ends.get(who, -1), who
 
-        return frozenset(sorted(in_sync, key=place)[: wish.copies])
+        return frozenset(sorted(in_sync, key=priority)[: wish.copies])
 
     # Handing over
 
@@ -417,7 +418,7 @@ class Leadership:
         """
         if self._leaving is not None:
             asked = self._leaving.asked is not None
-            self._leaving = self._leaving._replace(stays=True) if asked else None
+            self._leaving = self._leaving._replace(is_abandoned=True) if asked else None
             self.advance()
 
     @property

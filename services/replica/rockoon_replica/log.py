@@ -37,9 +37,11 @@ class Generation(NamedTuple):
     the log has deleted.
 
     Attributes:
-        identity: of the one in use, equal on all replicas with the same manifest; 0: none.
-        end: position up to which it was made of the log.
-        needed_end: position up to which a log needs one that began without earlier records.
+        identity: number of the generation in use, equal on all replicas with the same manifest; 0:
+            no generation is in use.
+        end: position in the log up to which the compaction has read its records.
+        needed_end: minimum `end` of a generation that this log needs, because the log began after
+            records that only a generation has; 0: it needs none.
     """
 
     identity: int = 0

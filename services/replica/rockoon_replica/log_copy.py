@@ -1,7 +1,8 @@
 """One copy of a log in a process: follows while another replica leads, serves while it leads.
 
-The process runs one `Replica` after another: each begins with opening the log, and ends with its
-leadership. State derived from the log is discarded with it, because the next leader may cut
+The process runs one `Replica` after another. Each run begins when the log is opened. It ends when a
+leader loses its leadership, when the replica must be remade or is halted, or when the process
+stops. State derived from the log is discarded at the end of a run, because the next leader may cut
 appended records.
 """
 
@@ -49,8 +50,8 @@ class OpenLog(ReplicatedLog, Protocol):
 
 
 class LogService(Protocol):
-    """Interface of the service (broker or offset service) that uses a copy of its log. Only `live`
-    waits.
+    """Interface of the service (broker or offset service) that uses a copy of its log. Only
+    `run_service` waits.
     """
 
     @property
@@ -89,12 +90,12 @@ class LogService(Protocol):
         """
         ...
 
-    async def live(self, replica: Replica, leads: asyncio.Event) -> None:
+    async def run_service(self, replica: Replica, leads: asyncio.Event) -> None:
         """Run the service on the open log until cancelled: as a follower, and once `leads` is set
         as the leader, which serves clients."""
         ...
 
-    def expect(self) -> None:
+    def hold_calls(self) -> None:
         """Make clients' calls wait: this copy is about to lead."""
         ...
 
@@ -372,7 +373,7 @@ class LogCopy(Generic[Service]):
 
         def state_received(state: LogState) -> None:
             if state.leader == self.replica_id:
-                self.service.expect()
+                self.service.hold_calls()
             elif not self._leads.is_set():
                 self.service.refuse(self.not_leader())
             replica.state_received(state)
@@ -402,7 +403,7 @@ class LogCopy(Generic[Service]):
             others = [
                 tasks.create_task(link.run(self._stop), name="log at the nameservers"),
                 tasks.create_task(
-                    self.service.live(replica, self._leads), name="service of a copy"
+                    self.service.run_service(replica, self._leads), name="service of a copy"
                 ),
             ]
             last = await replica.run()

@@ -73,7 +73,7 @@ class Role(enum.Enum):
     # Leads, and its epoch's record is not committed yet.
     OPENING = "opening"
     LEADING = "leading"
-    # Has returned one of the last actions.
+    # Has ended: it has returned `Reopen`, `Remake` or `Halt`, and returns no further action.
     OVER = "over"
 
 
@@ -108,7 +108,8 @@ class Member:
         self._run_is_known = False
         # Why its log cannot be made equal to the leader's.
         self._refused: str | None = None
-        # Last frozen state that was reported to; None while the log is not frozen.
+        # Newest state of the log if it is frozen; None otherwise. This replica has answered it with
+        # a report.
         self._frozen: LogState | None = None
         # Whether the own log can be written.
         self.writes = WriteCheck()
@@ -274,7 +275,8 @@ class Member:
         """Report this replica's log to the nameservers if the log is frozen: an operator needs the
         reports.
 
-        The reply to a report is the state, which is not reported to again before `RepeatDue`.
+        One report for each version of the state: the reply to a report is the state again, which
+        must not cause another report. `RepeatDue` repeats the report.
         """
         before, self._frozen = self._frozen, state if state.frozen else None
         is_new = before is None or (before.version, before.epoch) != (state.version, state.epoch)
@@ -293,7 +295,8 @@ class Member:
         if own in (known, NO_RUN):
             self._run_is_known = True
             if not self.facts.run_seen and own != NO_RUN:
-                # Later epochs follow from reports of this process.
+                # A store that is an older snapshot (ANY_EPOCH) may lead only epochs that begin
+                # after this state: their elections count a report of this process.
                 led = state.epoch if self.facts.led == ANY_EPOCH else self.facts.led
                 self._persist(run_seen=True, led=led)
         elif known.starts >= own.starts:

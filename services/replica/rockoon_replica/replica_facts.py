@@ -22,8 +22,9 @@ class ReplicaFacts(NamedTuple):
         damaged: positions of records whose bytes are proven wrong and were not rewritten yet.
         version: the newest state that had an effect; older ones are ignored.
         config: as in `version`; None before the first one.
-        run: this start of the process, or an earlier one that etcd was not known to have.
-        run_seen: whether etcd was known to have it.
+        run: this start of the process. If no nameserver has confirmed that etcd has recorded the
+            last start, a new start keeps that start's value.
+        run_seen: True once a nameserver has confirmed that etcd has recorded `run`.
     """
 
     promised: int = 0

@@ -175,7 +175,9 @@ class ErrorTableGuard:
         self.tracer: Tracer | None = None
 
     def guarded(self, path: str, handler: Any) -> Any:
-        """See `rockoon_rpc.server.Guard`."""
+        """Return the handler of a method with the checks of this guard around it; see
+        `rockoon_rpc.server.Guard`. Health checks, and gRPC's own methods without a gate, stay
+        unguarded."""
         if path.startswith(self._unguarded):
             return handler
         parse = handler.request_deserializer

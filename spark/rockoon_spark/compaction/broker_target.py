@@ -85,7 +85,8 @@ class Upload:
             )
 
     def link(self, _generation: int, _former_name: str, _name: str) -> None:
-        """See `PartWriter`: the broker links files that it was not sent, by their checksums."""
+        """Do nothing: the broker links files that this job does not upload, by their checksums. See
+        `PartWriter`."""
 
     def publish(self, manifest: Manifest) -> None:
         """Request that the broker makes the uploaded generation the current one; see `Incoming`."""

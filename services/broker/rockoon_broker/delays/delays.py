@@ -129,7 +129,7 @@ class Delays:
         self._queues.discard_completed()
 
     def find_levels(self) -> None:
-        """See `DelayedQueues.find_levels`."""
+        """Add queues of former delay levels; see `DelayedQueues.find_levels`."""
         self._queues.find_levels()
 
     def resume(self, timer: TimerCheckpoint) -> None:

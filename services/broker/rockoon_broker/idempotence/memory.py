@@ -279,7 +279,7 @@ class SequenceMemory:
     # Before this broker leads.
 
     def lacks_from(self) -> int:
-        """See `Derived`."""
+        """Return the physical offset of the next record to apply; see `Derived`."""
         assert self._applied_end is not None, "after `lead`, appends record their messages"
         return self._applied_end
 

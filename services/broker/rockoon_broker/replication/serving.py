@@ -407,7 +407,7 @@ class BrokerCopy:
         directory = settings.root / LOG_DIRECTORY
         rewrite_closed(directory, settings.commit_log_file_bytes, self._disk, position, data)
 
-    async def live(self, replica: Replica, leads: asyncio.Event) -> None:
+    async def run_service(self, replica: Replica, leads: asyncio.Event) -> None:
         opened = self._log
         assert opened is not None, "it was opened before"
         self._replica = replica
@@ -427,8 +427,8 @@ class BrokerCopy:
         finally:
             self._log = self._replica = self._warm = None
 
-    def expect(self) -> None:
-        self._service.expect()
+    def hold_calls(self) -> None:
+        self._service.hold_calls()
 
     def refuse(self, refusal: NotLeader) -> None:
         self._service.refuse(refusal)

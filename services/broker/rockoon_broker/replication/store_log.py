@@ -139,7 +139,8 @@ class StoreLog:
             raise LogFull(str(failure)) from failure
 
     def check_writes(self, *, probe: bool = False) -> WriteCheck:
-        """See `ReplicatedLog.check_writes`; the store's ticks retry a refused write."""
+        """Report whether the store can be written; see `ReplicatedLog.check_writes`. The store's
+        ticks retry a refused write."""
         if probe:
             self.store.probe_log()
         return WriteCheck(self.store.write_failure, self.store.space_refusal_reason)
@@ -204,7 +205,7 @@ class StoreLog:
             raise LogFull(str(failure)) from failure
 
     def close(self) -> None:
-        """See `Store.close`."""
+        """Close the store; see `Store.close`."""
         self.store.close()
 
     def _open(self) -> Store:

@@ -48,7 +48,7 @@ ATTEMPTS_COUNTED_MAX = 2**31 - 1
 """A record's field cannot hold more."""
 
 # Properties of the previous delivery: if kept, they would repeat its routing or be wrong.
-_OF_THE_LAST_WAY = (
+_DELIVERY_PROPERTIES = (
     PROPERTY_DELAY_TIME_LEVEL,
     PROPERTY_TIMER_DELAY_MS,
     PROPERTY_TIMER_DELAY_SEC,
@@ -162,7 +162,7 @@ def returned(
         properties[PROPERTY_RETRY_TOPIC] = topic
     properties.setdefault(PROPERTY_RETRY_TOPIC, topic)
     properties[PROPERTY_ORIGIN_MESSAGE_ID] = origin
-    for name in _OF_THE_LAST_WAY:
+    for name in _DELIVERY_PROPERTIES:
         properties.pop(name, None)
     if not dead:
         properties |= delay_of(failure, failed_before)

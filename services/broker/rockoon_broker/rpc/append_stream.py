@@ -55,8 +55,9 @@ BATCHES_MAX = 256
 # separate write of this message takes.
 GROUP_BATCHES_MAX = 256
 GROUP_BYTES_MAX = 1 << 20
-# A message that gets its reply in the receive callback is never without a reply when the next one
-# arrives. So a message that another stream receives within this time starts a group, too.
+# If messages get their replies in the receive callback, none is without a reply when the next
+# message arrives, although several producers send. So two messages of different streams within
+# this time start a group, too.
 MOMENT_SECONDS = 200e-6
 # Counted as calls of `Append`, which does the same for one batch.
 STORED = Call("append", SUCCESS, may_wait=False)

@@ -23,7 +23,7 @@ _ENDINGS: dict[int, TransactionEnding] = {
 async def end_transaction(
     transactions: Transactions, request: pb.EndTransactionRequest, store_host: bytes
 ) -> pb.EndTransactionReply:
-    """See `Ends.end`."""
+    """End a transaction for a producer; see `Ends.end`."""
     check_group(request.producer_group)
     place = (request.physical_offset, request.queue_offset, request.producer_group)
     ending = _ENDINGS.get(request.resolution)
@@ -49,7 +49,7 @@ async def end_transaction(
 async def check_transactions(
     transactions: Transactions, request: pb.CheckTransactionsRequest
 ) -> AsyncIterator[pb.TransactionCheck]:
-    """See `Asking.checks`."""
+    """Send checks of transactions to a producer; see `Asking.checks`."""
     check_group(request.producer_group)
     if not 1 <= len(request.client_id) <= CLIENT_ID_CHARACTERS_MAX:
         count = len(request.client_id)
@@ -71,7 +71,7 @@ async def check_transactions(
 def list_transactions(
     transactions: Transactions, request: pb.ListTransactionsRequest, now_ms: int
 ) -> pb.ListTransactionsReply:
-    """See `Transactions.listed`."""
+    """List pending transactions; see `Transactions.listed`."""
     if not 0 <= request.max_messages <= LISTED_MAX:
         raise InvalidArgument(reason=f"{request.max_messages} messages, not 1 to {LISTED_MAX}")
     reply = pb.ListTransactionsReply(pending=len(transactions), as_of_ms=now_ms)
@@ -107,7 +107,8 @@ def check_group(group: str) -> None:
 
 
 async def cancel_delayed(delays: Delays, request: pb.CancelDelayedRequest) -> pb.CancelDelayedReply:
-    """See `Delays.cancel`; a caller that may send to the message's topic may cancel it."""
+    """Cancel a delayed message; see `Delays.cancel`. The caller needs the permission to send to the
+    message's topic."""
     caller = current_caller()
 
     def check(topic: str) -> None:
@@ -127,7 +128,7 @@ async def cancel_delayed(delays: Delays, request: pb.CancelDelayedRequest) -> pb
 def list_delayed(
     delays: Delays, request: pb.ListDelayedRequest, now_ms: int
 ) -> pb.ListDelayedReply:
-    """See `Delays.next_due`."""
+    """List the delayed messages that are due next; see `Delays.next_due`."""
     if not 0 <= request.max_messages <= LISTED_MAX:
         raise InvalidArgument(reason=f"{request.max_messages} messages, not 1 to {LISTED_MAX}")
     waiting = delays.next_due(request.max_messages or LISTED_DEFAULT)

@@ -180,7 +180,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._send_backs = SendBacks(broker)
         self._store_host = encode_host(*broker.store.settings.store_host)
 
-    def expect(self) -> None:
+    def hold_calls(self) -> None:
         """Let streams wait a moment for `serve`: routes already lead here, and a refused client
         would retry only after a pause."""
         if self._broker is None and self._expected is None:

@@ -58,8 +58,8 @@ class Appended:
     first_queue_offset: int
     first_physical_offset: int
     end_offset: int
-    """Physical offset after the batch. The batch is committed once `Store.confirm` was called with
-    this offset or a higher one."""
+    """Physical offset after the batch. With `flush=async` and one copy the batch is committed when
+    it is appended; otherwise when `Store.confirm` is called with this offset or a higher one."""
     count: int
     store_timestamp_ms: int
 
@@ -71,8 +71,8 @@ class Appender:
         settings: the store's settings.
         log, queues: open.
         runs: gets the time of each batch; decides when store times must decrease.
-        points: recovery points. Store times may decrease only once the limit of the times in the
-            checkpoint is durable.
+        points: recovery points. Before store times decrease, the checkpoint must have a durable
+            limit for its times; otherwise a start could trust a later time.
         undispatched: gets the queue entries of each batch.
         epochs: gets each epoch mark, a record that lists the log's epochs. Each file of a
             replicated log starts with one.
@@ -136,7 +136,8 @@ class Appender:
             fields = (batch.source, batch.lengths, topic, queue_id, queue.next_offset, batch.bounds)
             given.append(tuple.__new__(GivenBatch, fields))
             total += batch.frames_bytes
-        # A group is in one file: a larger one could leave half of the file before it blank.
+        # A group is written to one file. If a large group does not fit into the rest of the current
+        # file, this rest stays blank. So batches of a large group are appended one by one.
         if not given or (len(given) > 1 and not fits(total, self._log.file_bytes // 2)):
             return results
         offset, stored_ms = self._position(total, now_ms)

@@ -185,9 +185,9 @@ class Store(VisibleStore):
         """Use other rules of retention, limits and intervals. The layout and `flush` must be the
         same.
 
-        The next tick checks the disk by the new rules. If files expire earlier by them, the check
-        comes after `disk_check_delay_ms`: before it, the broker stores the delayed messages of
-        these files again.
+        The next tick checks the disk by the new rules, and deletes expired files. But if files
+        expire earlier by the new rules, this check is `disk_check_delay_ms` later: until then, the
+        broker copies pending delayed messages of these files to the end of the log.
         """
         if settings == self.settings:
             return
@@ -414,8 +414,8 @@ class Store(VisibleStore):
 
         Args:
             topics: with or without queues here.
-            below: physical offset of the deletion on another copy, not before the end; None: the
-                end.
+            below: earlier messages of the topics are ignored: the physical offset of the deletion
+                on another copy, at least the end of this log; None: the end of this log.
 
         Raises:
             OSError: the disk; queues still exist. Call it again. StoreSyncFailed, StoreClosed.
@@ -484,7 +484,7 @@ class Store(VisibleStore):
         self._cleaner.readings = dict(readings)
         return self.clean(now_ms)
 
-    def ask_groups(self) -> None:
+    def require_readings(self) -> None:
         """From now on delete a file only when `clean_with` provides its unread messages."""
         self._cleaner.readings = {}
 
@@ -509,7 +509,7 @@ class Store(VisibleStore):
     # Ending.
 
     def restore_queue_ends(self, ends: Mapping[str, Mapping[int, int]]) -> None:
-        """Advance queues whose messages were all deleted to their ends, as a backup names them.
+        """Set the next offset of queues whose messages were all deleted, from a backup.
 
         Args:
             ends: topic → queue id → offset after the last message.

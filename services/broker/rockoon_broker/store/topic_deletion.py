@@ -52,7 +52,7 @@ class TopicDeletion:
         self._synced_end = end
 
     def drop(self, topics: Sequence[str], below: int) -> None:
-        """See `Store.drop_topics`."""
+        """Delete topics' queues, durably; see `Store.drop_topics`."""
         self._mark(topics, below)
         self._undispatched.drop(topics)
         for topic in topics:

@@ -325,7 +325,8 @@ class JournalLog:
             raise ValueError(f"epoch {epoch} cannot follow epoch {self._outline.epochs[-1][0]}")
         is_empty = self.end == self.min_offset
         known = (*self._outline.epochs, (epoch, self.end))
-        # One frame for both: once it is committed, the leader leads with a complete ledger.
+        # In an empty log the same frame also states that there is no earlier state: once the frame
+        # is committed, the leader's ledger is complete.
         payload = EpochPayload(is_empty, is_empty, self._replica, known)
         self._append(FrameKind.EPOCH, frames.encode_epochs(payload))
 

@@ -103,7 +103,7 @@ class JournalStore:
         # Number of changes up to the end of the running write, and number of durable changes.
         self._writing = self._synced = 0
         # True while a part of a new file's state is not written yet.
-        self._has_state = False
+        self._is_writing_state = False
         self._is_scheduled = False
         self._is_syncing = False
         # Syncs for the journal thread, and their results. A thread pool costs more for each commit.
@@ -275,10 +275,10 @@ class JournalStore:
                 journal.append(self._parts[0])
                 self._parts.popleft()
             if not self._is_closing:
-                if not self._has_state and journal.wants_generation:
+                if not self._is_writing_state and journal.wants_generation:
                     # Now: the journal has all changes of the ledger, so the state may follow.
                     journal.start_generation()
-                self._has_state = journal.append_state()
+                self._is_writing_state = journal.append_state()
         except LogFull:
             self._hold(not_stored(journal.shortage))
             return
@@ -332,7 +332,7 @@ class JournalStore:
                 future.set_result(None)
         if journal.shortage or self._is_short:
             self._report_room()
-        if (self._waiting or self._has_state) and not self._is_closing:
+        if (self._waiting or self._is_writing_state) and not self._is_closing:
             self._write_waiting()
 
     def _hold(self, refusal: StoreNotWritable) -> None:

@@ -143,7 +143,8 @@ class Commits:
         Cancelling is safe: accepted commits stay accepted.
 
         Raises:
-            Busy, StoreFailed: no commit was accepted.
+            Busy, StoreFailed, StoreNotWritable: no commit is acknowledged. If the error came while
+                the call waited for the disk, accepted commits may be durable, or become so later.
         """
         self._store.admit()
         beyond = {commit.queue for commit in commits if self._is_beyond_end(commit)}

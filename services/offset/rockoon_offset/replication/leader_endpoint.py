@@ -48,7 +48,7 @@ class LeaderEndpoint:
         }
         self._end_wait()
 
-    def expect(self) -> None:
+    def hold_calls(self) -> None:
         """Block clients' calls until `serve`, at most `EXPECTED_SECONDS_MAX`, instead of refusing
         them.
 

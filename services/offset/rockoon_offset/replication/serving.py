@@ -94,7 +94,7 @@ class OffsetCopy:
         """Never called, because `damage_of` reports no damaged record."""
         raise NotImplementedError
 
-    async def live(self, replica: Replica, leads: asyncio.Event) -> None:
+    async def run_service(self, replica: Replica, leads: asyncio.Event) -> None:
         journal = self._journal
         assert journal is not None, "`open_log` was called before"
         self._replica = replica
@@ -104,8 +104,8 @@ class OffsetCopy:
         finally:
             self._journal = self._replica = None
 
-    def expect(self) -> None:
-        self._endpoint.expect()
+    def hold_calls(self) -> None:
+        self._endpoint.hold_calls()
 
     def refuse(self, refusal: NotLeader) -> None:
         self._endpoint.refuse(refusal)

@@ -133,7 +133,8 @@ class Caller:
         return 0 if key is None else key.info.modified_revision
 
     def may(self, action: Action, resource: str) -> bool:
-        """See `KnownKey.may`; a deleted key has no permission."""
+        """Return whether the key permits an action now; see `KnownKey.may`. A deleted key permits
+        nothing."""
         key = self._keys.get(self.key_id)
         return key is not None and key.may(action, resource)
 

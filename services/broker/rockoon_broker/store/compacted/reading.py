@@ -72,7 +72,8 @@ class CompactedReader:
         entries_max: int,
         tag_codes: NDArray[np.int64] | None,
     ) -> GetResult:
-        """See `Store.get`. One call reads from the generation or from the log, not from both."""
+        """Read messages of a queue; see `Store.get`. One call reads from the generation or from the
+        log, not from both."""
         covering = self._covering(topic, queue_id)
         if covering is None or offset >= covering[1].covered_to:
             found = self._log.get(
@@ -106,7 +107,8 @@ class CompactedReader:
         )
 
     def newest(self, topic: str, queue_id: int, offset: int) -> NewestBatch | None:
-        """See `Store.newest`; None for a queue of a generation."""
+        """Return the newest batch of a queue from memory, as `Store.newest`; None for a queue of a
+        generation."""
         if (topic, queue_id) in self._served.coverages:
             return None
         return self._log.newest(topic, queue_id, offset)
@@ -189,7 +191,8 @@ class CompactedReader:
     def search_offset(
         self, topic: str, queue_id: int, timestamp_ms: int, boundary: TimeBoundary
     ) -> int:
-        """See `Store.search_offset`. Returns the offset of an existing message."""
+        """Find a message by its store time; see `Store.search_offset`. The result is the offset of
+        an existing message."""
         covering = self._covering(topic, queue_id)
         if covering is None:
             return self._log.search_offset(topic, queue_id, timestamp_ms, boundary)
@@ -216,7 +219,7 @@ class CompactedReader:
         with_residency: bool,
         with_times: bool,
     ) -> QueueStatus:
-        """See `Store.queue_status`."""
+        """Return the status of a queue; see `Store.queue_status`."""
         covering = self._covering(topic, queue_id)
         covered_to = 0 if covering is None else covering[1].covered_to
         status = self._log.status(
@@ -253,7 +256,7 @@ class CompactedReader:
         )
 
     def stored_at(self, topic: str, queue_id: int, offset: int) -> StoredAt | None:
-        """See `Store.stored_at`."""
+        """Return position and time of a message; see `Store.stored_at`."""
         covering = self._covering(topic, queue_id)
         row = None
         if covering is not None:

@@ -172,7 +172,7 @@ class CommitLog:
         Raises:
             AppendFailed: the disk refused the write; `end` has not moved.
         """
-        # The file is full or closed by a blank, so that the bytes begin the next file.
+        # If the last file is full or closed by a blank, the bytes begin the next file.
         if not self.files or self.end == self.files[-1].start + self.file_bytes:
             self._append_file()
         self.write(self.end, memoryview(data))

@@ -8,8 +8,8 @@ calls. docs/understand/threads.md lists all threads. Rules:
    If no sync runs or waits and recent syncs were short, the owner itself runs a small sync.
 2. A sync request waits for at most one other slow call: the thread serves the newest sync
    request between any two of them.
-3. This thread, never the owner, closes the descriptors of CommitLog files, and only after every
-   earlier request that could name them.
+3. While this thread runs, only this thread closes the descriptors of deleted CommitLog files, and
+   only after every earlier request that could name them.
 4. Deletions run in the order of the requests. If the disk refuses one, it and all later ones
    wait for `retry_removals`.
 5. The first failed sync ends the thread. It is never retried, because the kernel may have dropped
