@@ -363,14 +363,6 @@ class Accumulator:
             *self.unrouted.values(),
         ]
 
-    @property
-    def is_idle(self) -> bool:
-        """True without unsent batches and batches in flight."""
-        return all(
-            batch_queue.is_empty and not batch_queue.in_flight
-            for batch_queue in self.batch_queues()
-        )
-
     def batch_queues_of(self, topic: str) -> list[BatchQueue]:
         return [batch_queue for batch_queue in self.batch_queues() if batch_queue.topic == topic]
 
