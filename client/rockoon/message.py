@@ -46,7 +46,8 @@ class SendResult:
     physical_offset: int
     """Position of the record in the broker's CommitLog."""
     message_id: str
-    """UNIQ_KEY, created by the producer. If a message was stored twice, both copies have it."""
+    """UNIQ_KEY, created by the producer. If a message was stored twice, both copies have it. Empty
+    for a message of `send_once`, which may have the id of an earlier call."""
     store_timestamp_ms: int
     store_host: bytes = field(repr=False)
 

@@ -1,5 +1,6 @@
 """Batches that several producers send, and a broker stores once."""
 
+import asyncio
 import random
 from collections import Counter
 from pathlib import Path
@@ -8,11 +9,13 @@ import pytest
 from client.test_idempotent_producer import Once, lossy_wire, now_and_then
 
 from rockoon.cluster import Cluster
-from rockoon.errors import InvalidArgument, InvalidProperty, SequenceUnknown
+from rockoon.errors import Closed, InvalidArgument, InvalidProperty, SequenceUnknown
+from rockoon.message import Batch
 from rockoon.producer.once import MESSAGES_MAX, OnceMessage
 from rockoon_core.message_queue import MessageQueue
 from support.fake_append_broker import FakeAppendBroker, Fault
 from support.seeds import seeds
+from support.waiting import DEADLINE_SECONDS
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 
@@ -45,6 +48,62 @@ async def test_batches_of_two_producers_through_lost_answers_are_stored_once(
         for queue_id in range(3):
             of_queue = [n for n in first if n % 3 == queue_id]
             assert of_queue == sorted(of_queue)
+
+
+async def test_a_repeat_finds_the_stored_messages_by_their_offset_ids(tmp_path: Path) -> None:
+    async with lossy_wire(tmp_path, lambda _: None) as wire:
+        found = []
+        for _ in range(2):
+            producer = wire.cluster.producer(idempotent=True)
+            sent = await producer.send_once(QUEUE, messages(b"1", b"2"), b"s")
+            found.append([*await sent.results()])
+            await producer.close()
+        reply = await wire.broker.pull(QUEUE.topic, QUEUE.queue_id, 0)
+        sizes = memoryview(reply.record_lengths).cast("I").tolist()
+        stored = Batch(QUEUE, reply.frames, sizes)
+        assert [each.offset_message_id for each in stored] == [
+            each.offset_message_id for each in found[1]
+        ]
+        # The stored messages have the ids of the first producer, which the second does not know.
+        assert found[0] == found[1]
+        assert {each.message_id for each in found[1]} == {""}
+
+
+async def test_a_batch_waits_until_the_buffer_has_room(
+    cluster: Cluster, broker: FakeAppendBroker
+) -> None:
+    broker.gate.clear()
+    producer = cluster.producer(idempotent=True, drain_bytes=1000)
+    body = bytes(1000)
+    first = await producer.send_once(QUEUE, [OnceMessage(body)], b"1")
+    async with asyncio.timeout(DEADLINE_SECONDS), asyncio.TaskGroup() as tasks:
+        second = tasks.create_task(producer.send_once(QUEUE, [OnceMessage(body)], b"2"))
+        await broker.wait_requests(1)
+        assert not second.done()
+        assert producer.buffered_bytes < 2 * len(body)
+        broker.gate.set()
+    await first.results()
+    await second.result().results()
+    assert broker.bodies("orders", 0) == [body, body]
+
+
+async def test_a_batch_that_waits_for_room_is_refused_if_the_producer_is_closed(
+    cluster: Cluster, broker: FakeAppendBroker
+) -> None:
+    broker.gate.clear()
+    producer = cluster.producer(idempotent=True, drain_bytes=1)
+    await producer.send_once(QUEUE, messages(b"1"), b"s")
+
+    async def is_refused() -> None:
+        with pytest.raises(Closed):
+            await producer.send_once(QUEUE, messages(b"2"), b"s")
+
+    async with asyncio.timeout(DEADLINE_SECONDS), asyncio.TaskGroup() as tasks:
+        tasks.create_task(is_refused())
+        await broker.wait_requests(1)
+        tasks.create_task(producer.close())
+        broker.gate.set()
+    assert broker.bodies("orders", 0) == [b"1"]
 
 
 async def test_other_messages_or_another_scope_are_another_batch(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ import rockoon
 from rockoon import Message
 from rockoon.errors import BodyTooLarge, InvalidArgument
 from rockoon.local.cluster import LocalCluster
+from rockoon.producer.once import OnceMessage
 from rockoon.producer.producer import Producer
 from rockoon.tracing.producer import present_context
 from rockoon.tracing.spans import SpanStarter, context_in
@@ -322,6 +323,34 @@ async def test_messages_off_the_common_path_are_traced_and_a_refused_one_has_a_f
     assert {span.attributes["messaging.message.id"] for span in (first, second)} == ids
     assert refused.attributes["error.type"] == "BODY_TOO_LARGE"
     assert not many.status.is_ok
+
+
+async def test_messages_of_a_batch_that_is_stored_once_are_traced(cluster: LocalCluster) -> None:
+    await new_topic(cluster, "once")
+    spans = Spans()
+    tracer = spans.provider.get_tracer("application")
+    async with (
+        rockoon.connect(cluster.nameservers, tracing=Tracing(0.0, spans.provider)) as connected,
+        connected.producer(idempotent=True) as producer,
+    ):
+        queue = (await connected.route("once")).queues[0]
+        with tracer.start_as_current_span("order taken"):
+            sent = await producer.send_once(queue, [OnceMessage(b"1"), OnceMessage(b"2")], b"s")
+            with pytest.raises(InvalidArgument):
+                await producer.send_once(queue, [], b"s")
+        await sent.results()
+        assert producer.buffered_bytes == 0
+        async with connected.pull_consumer("pullers", consume_from="first") as consumer:
+            await consumer.assign([queue])
+            messages: list[Message] = []
+            while len(messages) < 2:
+                messages += await consumer.poll(2)
+    found = sorted(spans.named("send once"), key=lambda span: span.start_time)
+    assert [span.status.is_ok for span in found] == [True, True, False]
+    contexts = [context_in(message.traceparent) for message in messages]
+    assert [context and f"{context.span_id:016x}" for context in contexts] == [
+        hex_id(span) for span in found[:2]
+    ]
 
 
 async def test_nothing_is_traced_when_nobody_asks_and_nothing_is_done_for_it(

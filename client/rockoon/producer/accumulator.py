@@ -137,6 +137,9 @@ class ProducerBatch:
         self.is_done = True
         self.bodies = []
         self.extras = {}
+        if self.fixed_id is not None:
+            # If an earlier call has stored the messages, they have its ids.
+            self.ids = b""
         if self._waiters:
             self.wake()
 

@@ -6,7 +6,8 @@ attempt, and the broker answers it with the stored messages. A batch with other 
 id: the broker never mistakes it for a repeat. The broker remembers an id as long as any other
 producer's (`producer_memory_hours`, `producer_sequences_max`); after that, it appends a repeat.
 
-The ids and times of the stored messages are those of the first attempt.
+The ids and times of the stored messages are those of the first attempt. A repeat cannot know them,
+so results have an `offset_message_id`, and an empty `message_id`.
 """
 
 import hashlib

@@ -276,7 +276,7 @@ class Producer(ClosedOnExit):
         """Accept messages as one batch, which the broker stores once for all calls with the same
         arguments, from any process; see `rockoon.producer.once`.
 
-        Batches of one queue stay in order.
+        Batches of one queue stay in order. Waits while the buffer is full, as `send_many` does.
 
         Args:
             queue: the destination.
@@ -284,15 +284,28 @@ class Producer(ClosedOnExit):
             scope: distinguishes equal messages that are not repeats.
 
         Returns:
-            The accepted messages; `results()` waits until they are stored.
+            The accepted messages; `results()` waits until they are stored. The results have no
+            `message_id`: if an earlier call has stored the messages, they have its ids. Use
+            `offset_message_id`.
 
         Raises:
             InvalidArgument: the producer is not idempotent, or the batch is too large.
             RockoonError: as `send`.
         """
+        try:
+            return await self._send_once(queue, messages, scope)
+        except RockoonError as failure:
+            self._record_refused(queue.topic, failure)
+            raise
+
+    async def _send_once(
+        self, queue: MessageQueue, messages: Sequence[OnceMessage], scope: bytes
+    ) -> SentSpans:
         if not self.settings.idempotent:
             raise InvalidArgument(reason="send_once needs a producer with idempotent=True")
         self._sender.add_route(await self._cluster.route(queue.topic))
+        await self._wait_room()
+        # No `await` from here on: the producer may be closed, or the queue removed, during a wait.
         batch_queue = self._router.batch_queue(queue.topic, queue, None)
         assert batch_queue is not None, "the queue is named"
         encoded = [
@@ -314,6 +327,11 @@ class Producer(ClosedOnExit):
         batch.bytes = size
         self._accumulator.unclaimed_bytes += size
         self._accumulator.pending[batch] = None
+        if self._hooks is not None:
+            for index in range(len(encoded)):
+                receipt = Receipt()
+                receipt.batch, receipt.index = batch, index
+                self._record_sent(receipt)
         batch_queue.close_batch()
         self._sender.ready(batch_queue)
         spans = SentSpans()
@@ -365,10 +383,7 @@ class Producer(ClosedOnExit):
                 `wait_capacity`, `flush` or `close` last raised one.
         """
         self._sender.raise_unreported()
-        if self._sender.must_yield():
-            await asyncio.sleep(0)
-        if self._accumulator.buffered_bytes > self._capacity_bytes:
-            await self._make_room()
+        await self._wait_room()
 
     async def drain(self) -> None:
         """Deprecated: `wait_capacity`."""
@@ -527,6 +542,12 @@ class Producer(ClosedOnExit):
         self._compacted.discard(topic)
         self._router.drop_topic(topic)
         self._unrouted.drop_topic(topic)
+
+    async def _wait_room(self) -> None:
+        if self._sender.must_yield():
+            await asyncio.sleep(0)
+        if self._accumulator.buffered_bytes > self._capacity_bytes:
+            await self._make_room()
 
     async def _make_room(self) -> None:
         completed = self._sender.completed
