@@ -34,7 +34,8 @@ class Readers:
         return warning
 
     def store(self, group: str, receiver: str, of: TopicFilter, invisible_ms: int) -> list[str]:
-        return list(self.filters.report(group, [receiver], [of], invisible_ms))
+        removals = self.filters.removals
+        return list(self.filters.report(group, [receiver], [of], invisible_ms, removals))
 
     def join(self, name: str, expression: str) -> None:
         read = ((TOPIC, expression),)
@@ -110,8 +111,27 @@ def test_a_member_that_pulls_differs_from_receivers_too() -> None:
     assert readers.filters.readers_of(GROUP, "payments") == {}
 
 
+def test_receivers_that_leave_during_a_report_and_members_that_join_count_at_once() -> None:
+    readers = Readers()
+    wanted = [TopicFilter(topic, "TagA") for topic in ("t1", "t2", TOPIC)]
+    removals = readers.filters.removals
+    report = readers.filters.report(GROUP, ["a", "b"], wanted, 1_000, removals)
+    assert not next(report)
+    readers.filters.remove(GROUP, "a")
+    assert not next(report)
+    readers.join("m1", "*")
+    assert "'*', 'TagA'" in next(report)
+    assert readers.listed() == [("b", "TagA")] * 3
+    readers.filters.remove(GROUP, "b")
+    assert [*readers.filters.report(GROUP, ["a", "b"], wanted, 1_000, removals)] == []
+    assert readers.listed() == []
+    # A receiver may return under its name.
+    assert readers.report("a", "*") == ""
+    assert readers.listed() == [("a", "*")]
+
+
 def test_what_is_kept_of_receivers_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("GROUPS_MAX", "TOPICS_MAX", "EXPRESSIONS_MAX", "RECEIVERS_MAX"):
+    for name in ("GROUPS_MAX", "TOPICS_MAX", "EXPRESSIONS_MAX", "RECEIVERS_MAX", "REMOVED_MAX"):
         monkeypatch.setattr(filters, name, 2)
     readers = Readers()
     for number in range(5):
@@ -123,6 +143,12 @@ def test_what_is_kept_of_receivers_has_bounds(monkeypatch: pytest.MonkeyPatch) -
     for number in range(5):
         readers.store(GROUP, "r", TopicFilter(f"t{number}", "*"), 1)
     assert {each.filter.topic for each in readers.filters.of_receivers(GROUP)} == {"t3", "t4"}
+    for number in range(5):
+        readers.filters.remove(GROUP, f"r{number}")
+    # Receivers that left long before are reported again: the bound on them has removed r2.
+    report = readers.filters.report(GROUP, ["r2", "r3"], [TopicFilter("t", "*")], 1, 0)
+    assert [*report] == [""]
+    assert {each.receiver for each in readers.filters.of_receivers(GROUP)} == {"r", "r2"}
     for number in range(5):
         readers.store(f"g{number}", "r", TopicFilter(TOPIC, "*"), 1)
     assert [bool(list(readers.filters.of_receivers(f"g{each}"))) for each in range(5)] == [
@@ -191,6 +217,24 @@ async def test_a_receiver_hears_of_another_filter_and_tools_show_both(
     assert "'TagA' (r), 'TagB' (other)" in found.filter_conflicts[0]
     lag = (await cluster.stub.Lag(offset_pb2.LagRequest(group=GROUP, topic=TOPIC))).queues[0]
     assert (lag.filter, lag.filters_differ) == ("TagA; TagB", True)
+
+
+async def test_a_receiver_that_leaves_while_its_call_waits_reports_no_filter(
+    cluster: Cluster, receiver: Receiver
+) -> None:
+    hold = cluster.broker.hold_next_status()
+    left = pb.ClientReport(name=pb.ClientName(group=GROUP, client_id="r"), goodbye=True)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(receiver.acquire(messages_max=1, filters=[wanting("TagA")]))
+        await cluster.until(lambda: cluster.broker.held)
+        await receiver.stub.ReportClients(
+            pb.ReportClientsRequest(gateway="g", gateway_id="1", clients=[left])
+        )
+        hold.set()
+    assert receiver.granted.acquired
+    other = Receiver(cluster, receiver="other")
+    await other.acquire(messages_max=1, filters=[wanting("TagB")])
+    assert not other.granted.filter_conflict
 
 
 async def test_a_report_that_cannot_be_is_refused(receiver: Receiver) -> None:

@@ -28,6 +28,9 @@ TOPICS_MAX = 4_096
 EXPRESSIONS_MAX = 16
 RECEIVERS_MAX = 64
 WARNED_AGAIN_MS = 600_000
+# Receivers that left last, of all groups: a call that arrived before a receiver left reports no
+# filters of the receiver.
+REMOVED_MAX = 10_000
 # Names and filters in one warning.
 NAMED_MAX = 3
 FILTERS_NAMED_MAX = 8
@@ -76,6 +79,9 @@ class ReaderFilters:
     Args:
         membership: members, with their filters.
         now_ms: clock that does not jump, epoch milliseconds.
+
+    Attributes:
+        removals: number of receivers removed so far.
     """
 
     def __init__(self, membership: Membership, now_ms: Callable[[], int]) -> None:
@@ -85,6 +91,9 @@ class ReaderFilters:
         self._groups: dict[str, dict[str, Expressions]] = {}
         # (group, topic) → (expressions in the last warning, its time).
         self._warned: dict[tuple[str, str], tuple[frozenset[str], int]] = {}
+        self.removals = 0
+        # (group, receiver) → `removals` after its last removal, in this order.
+        self._removed: dict[tuple[str, str], int] = {}
 
     def report(
         self,
@@ -92,15 +101,19 @@ class ReaderFilters:
         names: Sequence[str],
         filters: Iterable[TopicFilter],
         invisible_ms: int,
+        removals: int,
         program: ReceiverProgram = NO_PROGRAM,
     ) -> Iterator[str]:
         """Store the filters of receivers of one program, one per iteration: thousands of filters
-        take half a second. Logs a warning if the filters of a topic differ.
+        need half a second. Logs a warning if the filters of a topic differ. Between two iterations,
+        receivers may leave and members may join or leave.
 
         Args:
             names: display names of the receivers; all of them have these filters.
             filters: one filter for each topic that the receivers read.
             invisible_ms: how long a receiver may handle acquired messages, milliseconds.
+            removals: value of the attribute when the receivers' call arrived. Receivers that were
+                removed later are omitted.
             program: of the receivers.
 
         Yields:
@@ -110,9 +123,16 @@ class ReaderFilters:
         now_ms = self._now_ms()
         kept_ms = min(max(2 * invisible_ms, KEPT_MS_MIN), KEPT_MS_MAX)
         report = FilterReport(now_ms, now_ms + kept_ms, program)
-        members = self._of_members(group)
-        warning = ""
+        members, version = self._of_members(group), self._membership.version(group)
+        checked, warning = removals, ""
         for topic, expression in filters:
+            if self.removals != checked:
+                checked = self.removals
+                names = [each for each in names if self._removed.get((group, each), 0) <= removals]
+                if not names:
+                    return
+            if self._membership.version(group) != version:
+                members, version = self._of_members(group), self._membership.version(group)
             # Not once for all filters: between two iterations, the group may have been removed.
             topics = moved_last(self._groups, group, GROUPS_MAX)
             expressions = moved_last(topics, topic, TOPICS_MAX)
@@ -129,6 +149,11 @@ class ReaderFilters:
 
     def remove(self, group: str, receiver: str) -> None:
         """Remove the filters of a receiver that has left the group."""
+        self.removals += 1
+        self._removed.pop((group, receiver), None)
+        self._removed[group, receiver] = self.removals
+        if len(self._removed) > REMOVED_MAX:
+            del self._removed[next(iter(self._removed))]
         for expressions in self._groups.get(group, {}).values():
             for receivers in expressions.values():
                 receivers.pop(receiver, None)

@@ -240,6 +240,7 @@ class Receivers:
         """
         self._routes.require()
         self._store.admit()
+        removals = self._filters.removals
         await self._routes.wait_revision(route_revision, self._route_wait_seconds)
         refused = await self._start_queues(entries, route_revision)
         self._store.admit()
@@ -262,6 +263,7 @@ class Receivers:
                     entry.reporters,
                     entry.filters,
                     entry.visible_after_ms,
+                    removals,
                     entry.program,
                 ):
                     outcome.filter_conflict = warning
