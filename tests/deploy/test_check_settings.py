@@ -167,6 +167,13 @@ def test_faults_of_a_broker_that_a_start_or_its_callers_would_find(
     assert "rock-3" not in errors
 
 
+def test_an_address_of_a_gateway_that_operators_cannot_call_is_reported(tmp_path: Path) -> None:
+    status, _, errors = check("gateway", tmp_path, admin_listen="0.0.0.0:8085")
+    assert status == 1
+    fault = "admin_advertise is empty, and callers cannot dial admin_listen = '0.0.0.0:8085'"
+    assert errors.count(f"rockoon-gateway: {fault}") == 1, errors
+
+
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="there is no setpriv")
 def test_a_directory_of_another_user_is_reported(tmp_path: Path) -> None:
     closed = tmp_path / "closed"

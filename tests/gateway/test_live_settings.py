@@ -19,7 +19,7 @@ from rockoon.admin.live_settings import ProcessSettings, SettingValue
 from rockoon.errors import GatewayUnavailable, InvalidArgument, NotPermitted
 from rockoon.local.cluster import LocalCluster
 from rockoon_core.clock import wall_clock_ms
-from rockoon_gateway.server import GatewayParts, assembled
+from rockoon_gateway.server import GatewayParts, assembled, serve
 from rockoon_gateway.settings import GatewaySettings
 from rockoon_gateway.signatures import Signatures
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
@@ -31,6 +31,8 @@ from rockoon_proto.v1.settings_pb2 import (
 from rockoon_proto.v1.settings_pb2_grpc import SettingsStub
 from rockoon_runtime.frontend import ConnectionSettings
 from rockoon_runtime.live_settings import live_names
+from rockoon_runtime.process import Stop
+from rockoon_runtime.settings import SettingsError
 from rockoon_runtime.telemetry.telemetry import TelemetrySettings
 from support.eventually import answered
 
@@ -173,6 +175,15 @@ async def test_a_caller_without_a_key_changes_nothing_while_clients_need_no_key(
                 assert refused.value.code() == StatusCode.UNAUTHENTICATED
         (found,) = await cluster.admin.settings.describe("gateway")
         assert all(each.live is None for each in found.settings)
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:8085", ":8085", "[::]:0"])
+async def test_an_address_that_operators_cannot_call_is_refused_at_the_start(address: str) -> None:
+    stop = Stop()
+    # A gateway that accepts the address ends without a nameserver.
+    stop.request("the test is over")
+    with pytest.raises(SettingsError, match="admin_advertise is empty, and callers cannot dial"):
+        await serve(GatewaySettings(admin_listen=address), stop)
 
 
 async def test_a_gateway_without_a_port_for_operators_is_named_and_follows_the_others(

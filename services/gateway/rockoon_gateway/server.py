@@ -49,7 +49,7 @@ from rockoon_runtime.access.rules import on_cluster
 from rockoon_runtime.frontend import Frontend
 from rockoon_runtime.process import Program, Stop, announce
 from rockoon_runtime.settings import SettingsError, refused_by
-from rockoon_runtime.settings_checks import CHECKS, addresses, caller_files
+from rockoon_runtime.settings_checks import CHECKS, addresses, advertised, caller_files
 from rockoon_runtime.settings_service import SettingsService
 from rockoon_runtime.telemetry.telemetry import Telemetry
 from rockoon_runtime.tls import client_tls
@@ -401,12 +401,17 @@ async def serve(
             await server.wait_quiet(quiet_seconds)
 
 
+ADMIN_ADVERTISED = advertised("admin_listen", "admin_advertise")
+
+
 def check_values(settings: GatewaySettings) -> None:
     """Raises SettingsError if values that are valid one by one cannot be used together."""
     if not settings.nameservers:
         raise SettingsError("nameservers is empty: set the nameservers of the gateway's cluster")
     if settings.plain_connections and settings.tls == "off":
         raise SettingsError("plain_connections is set, but tls = off: `listen` has no TLS anyway")
+    for fault in ADMIN_ADVERTISED(settings):
+        raise SettingsError(fault)
 
 
 def continue_traces(cluster: Cluster, exported: Telemetry) -> None:
@@ -463,6 +468,7 @@ PROGRAM = Program(
         addresses(
             listen=("scaler_listen", "admin_listen"), dialed=("nameservers", "admin_advertise")
         ),
+        ADMIN_ADVERTISED,
         refused_by(check_values),
         refused_by(secrets_of_clients),
         caller_files(cluster_tls, "cluster_tls"),

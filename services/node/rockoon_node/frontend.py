@@ -1,6 +1,6 @@
 """Frontend of a node: server, nameservers, access keys, live settings and registration."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -20,7 +20,7 @@ from rockoon_runtime import settings_service
 from rockoon_runtime.access.rules import Rules
 from rockoon_runtime.frontend import Frontend, ServiceSettings
 from rockoon_runtime.settings import SettingsCheck, shared_settings
-from rockoon_runtime.settings_checks import CHECKS, EVERY_ADDRESS, addresses, caller_files
+from rockoon_runtime.settings_checks import CHECKS, addresses, advertised, caller_files
 from rockoon_runtime.settings_service import SettingsService
 from rockoon_runtime.tls import client_tls
 from rockoon_runtime.wire import GrpcServer
@@ -43,18 +43,11 @@ class NodeSettings(ServiceSettings):
     nameservers: tuple[str, ...]
 
 
-def advertised(settings: NodeSettings) -> Iterator[str]:
-    """Yield a fault if the routes would have an address that callers cannot dial."""
-    host = settings.listen.rpartition(":")[0].strip("[]")
-    if not settings.advertise and host in EVERY_ADDRESS:
-        yield f"advertise is empty, and callers cannot dial listen = {settings.listen!r}: set it"
-
-
 # For --check-settings, of every node.
 NODE_CHECKS: tuple[SettingsCheck, ...] = (
     *CHECKS,
     addresses(dialed=("advertise", "advertise_external", "nameservers")),
-    advertised,
+    advertised("listen", "advertise"),
     caller_files(client_tls, "tls"),
 )
 

@@ -46,6 +46,23 @@ def addresses(*, listen: tuple[str, ...] = (), dialed: tuple[str, ...] = ()) -> 
     return check
 
 
+def advertised(listen: str, advertise: str) -> SettingsCheck:
+    """Return a check that callers can dial the address that the service announces.
+
+    Args:
+        listen: name of the setting with the address to listen on; its value may be empty.
+        advertise: name of the setting with the address that is announced instead.
+    """
+
+    def check(settings: Any) -> Iterator[str]:
+        address = getattr(settings, listen)
+        host = address.rpartition(":")[0].strip("[]")
+        if address and host in EVERY_ADDRESS and not getattr(settings, advertise):
+            yield f"{advertise} is empty, and callers cannot dial {listen} = {address!r}: set it"
+
+    return check
+
+
 def directory(name: str) -> SettingsCheck:
     """Return a check that a directory exists or can be created, and that this user may write there.
 
