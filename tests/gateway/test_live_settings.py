@@ -16,7 +16,12 @@ from gateway.gateways import RunningGateway, running_gateway
 from gateway.wire_client import WireClient, message
 from rockoon.admin.access_keys import Permission
 from rockoon.admin.live_settings import ProcessSettings, SettingValue
-from rockoon.errors import GatewayUnavailable, InvalidArgument, NotPermitted
+from rockoon.errors import (
+    GatewayUnavailable,
+    InvalidArgument,
+    NameserverUnavailable,
+    NotPermitted,
+)
 from rockoon.local.cluster import LocalCluster
 from rockoon_core.clock import wall_clock_ms
 from rockoon_gateway.server import GatewayParts, assembled, serve
@@ -124,6 +129,33 @@ async def test_all_gateways_use_a_new_value_when_the_change_returns(
             await settings.unset("gateway", "body_bytes_max", "c")
         await settings.unset("gateway", "body_bytes_max")
         assert await send(a, "sizes", bytes(2000)) == Code.OK
+
+
+async def test_a_nameserver_that_does_not_answer_is_named_beside_the_gateways(
+    local_cluster: LocalCluster,
+) -> None:
+    away = "127.0.0.1:1"
+    async with (
+        opened(local_cluster, "a", **OPERATED),
+        rockoon.connect(
+            [*local_cluster.nameservers, away], access=local_cluster.access
+        ) as connection,
+    ):
+        settings = connection.admin.settings
+        found = {each.process: each.error for each in await settings.describe("gateway")}
+        assert found.keys() == {"a", away}
+        assert found["a"] is None
+        assert isinstance(found[away], NameserverUnavailable)
+        # The gateways that are known can be changed.
+        (changed,) = await settings.set("gateway", "body_bytes_max", "1KiB", "a")
+        assert changed.error is None
+        found = {
+            each.process: each.error
+            for each in await settings.set("gateway", "body_bytes_max", "2KiB")
+        }
+        assert isinstance(found[away], NameserverUnavailable)
+        await settings.unset("gateway", "body_bytes_max", "a")
+        await settings.unset("gateway", "body_bytes_max")
 
 
 @pytest.mark.parametrize(

@@ -295,21 +295,24 @@ class SettingsAdmin:
         return [*zip(addresses, replies, strict=True)]
 
     async def _gateways(self, channels: Channels) -> list[ProcessSettings]:
-        """Return the gateways that follow their live settings at a nameserver."""
+        """Return the gateways that follow their live settings at a nameserver, and the nameservers
+        that do not answer: their gateways are unknown."""
         replies = await self._ask_nameservers(
             lambda address: LiveSettingsStub(channels.get(address)).ListGateways,
             pb.ListGatewaysRequest(),
         )
-        found = {}
-        for _, reply in replies:
+        found: set[tuple[str, str]] = set()
+        away = []
+        for nameserver, reply in replies:
             if not isinstance(reply, RockoonError):
-                found.update({(each.name, each.address): each for each in reply.gateways})
-            elif not isinstance(reply, UNREACHABLE):
+                found.update((each.name, each.address) for each in reply.gateways)
+            elif isinstance(reply, UNREACHABLE):
+                away.append(ProcessSettings(nameserver, "", nameserver, error=reply))
+            else:
                 raise reply
-            # Otherwise its gateways watch at another nameserver soon.
-        return [
+        return away + [
             ProcessSettings(name, name, address, error=None if address else without_address(name))
-            for name, address in sorted(found)
+            for name, address in found
         ]
 
     async def _nameservers(self, channels: Channels) -> list[ProcessSettings]:
