@@ -1,9 +1,11 @@
 """Old backups are removed; a remaining one keeps each of its files, also one that is being made."""
 
+import errno
 import hashlib
+import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +16,12 @@ import pytest
 import rockoon
 from rockoon.backup.copying import Pace
 from rockoon.backup.creation import Creation
-from rockoon.backup.destination import ArrowDestination, BackupError, Destination
+from rockoon.backup.destination import (
+    ArrowDestination,
+    BackupError,
+    Destination,
+    disk_failures,
+)
 from rockoon.backup.destination import DirectoryDestination as Directory
 from rockoon.backup.manifest import (
     INTERRUPTED,
@@ -202,6 +209,32 @@ def test_a_backup_that_cannot_be_read_is_not_used_and_its_files_stay(
     new = backups_in(place).manifest(making.name)
     assert not list(faults(place, new))
     assert intact in backups_in(place).complete
+
+
+class Refusing(Directory):
+    """A directory whose disk cannot read the manifests at present."""
+
+    def read(self, name: str) -> Iterator[bytes]:
+        with disk_failures(f"{self.shown}/{name}", "read"):
+            if name.endswith(MANIFEST):
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().read(name)
+
+
+def test_a_backup_needs_a_former_manifest_to_compare_the_clusters(tmp_path: Path) -> None:
+    place, chance = Directory(tmp_path), random.Random(1)
+    former = make(place, chance)
+    warnings: list[str] = []
+    # An error of the disk may pass: the manifest is not skipped.
+    with pytest.raises(BackupError, match=f"{former}/{MANIFEST} cannot be read: Input/output"):
+        Making(Refusing(tmp_path), warnings.append).begin()
+    assert not warnings
+    place.write(f"{former}/{MANIFEST}", b"{}")
+    with pytest.raises(BackupError, match="may have backups of another cluster: none of its"):
+        Making(place, warnings.append).begin()
+    assert len(warnings) == 1
+    place.remove(f"{former}/{MANIFEST}")
+    Making(place).begin()
 
 
 class Meeting(ArrowDestination):

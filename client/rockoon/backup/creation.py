@@ -20,7 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 from rockoon.admin.reads import live_brokers, missing_brokers
 from rockoon.backup.copying import LogCopier, Pace, SourceLog
-from rockoon.backup.destination import BackupError, Destination
+from rockoon.backup.destination import (
+    BackupError,
+    ContentUnreadable,
+    Destination,
+    FileMissing,
+)
 from rockoon.backup.manifest import (
     FORMAT,
     INTERRUPTED,
@@ -71,7 +76,8 @@ async def create(
         warn: called with the reason why a former backup is not used, and what to do.
 
     Raises:
-        BackupError: the destination has backups of another cluster, or a log cannot be copied.
+        BackupError: the destination has backups of another cluster, or perhaps of another cluster;
+            or a log cannot be copied.
         RockoonError: a service refuses a call, or does not answer.
     """
     with destination.locked() as is_alone:
@@ -112,13 +118,18 @@ class Creation:
         # Parts of each log in former backups, the newest backup first.
         self._known: dict[str, list[Sequence[LogPart]]] = {}
         self._parts: dict[str, Sequence[LogPart]] = {}
-        self._cluster_id = 0
+        # Cluster of the former backups; None if there is none.
+        self._cluster_id: int | None = None
         self._files: dict[str, int] = {}
         self._has_unreadable = False
         self._backups = Backups(destination, {})
 
     def begin(self) -> None:
-        """Read the former backups. Before that, register this one: see `pruning`."""
+        """Read the former backups. Before that, register this one: see `pruning`.
+
+        Raises:
+            BackupError: the destination cannot be read, or has no readable manifest.
+        """
         self._write_parts()
         own = f"{self.name}/"
         names = self._destination.names()
@@ -127,12 +138,18 @@ class Creation:
         for backup in sorted((*self._backups.complete, *self._backups.interrupted), reverse=True):
             try:
                 found = self._parts_of(backup)
-            except BackupError as fault:
+            except (ContentUnreadable, FileMissing) as fault:
                 self._has_unreadable = True
                 self._warn(f"{fault}. The new backup does not use the files of backup {backup}")
                 continue
             for log, parts in found.items():
                 self._known.setdefault(log, []).append(parts)
+        if self._backups.complete and self._cluster_id is None:
+            raise BackupError(
+                f"{self._destination.shown} may have backups of another cluster: none of its "
+                "manifests can be read. Replace one by an intact copy, or use another destination. "
+                "If they are of this cluster, delete them"
+            )
 
     def _parts_of(self, backup: str) -> Parts:
         if backup in self._backups.complete:
@@ -172,7 +189,7 @@ class Creation:
             await each.cut()
         routes_ms = wall_clock_ms()
         routes, found = await self._copy_routes()
-        if self._cluster_id not in (0, found.cluster_id):
+        if self._cluster_id not in (None, found.cluster_id):
             raise BackupError(
                 f"{self._destination.shown} has backups of another cluster: use another destination"
             )

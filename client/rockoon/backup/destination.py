@@ -25,9 +25,18 @@ class BackupError(Exception):
     """A backup cannot be made, is damaged, or cannot be restored; the text is for the operator."""
 
 
+class FileMissing(BackupError):
+    """A file of a backup is missing."""
+
+
+class ContentUnreadable(BackupError):
+    """The content of a file is damaged, or a newer version wrote it."""
+
+
 @contextmanager
 def disk_failures(place: str, verb: str) -> Iterator[None]:
-    """Raise BackupError for an error of the destination's disk or object store.
+    """Raise BackupError for an error of the destination's disk or object store, and FileMissing for
+    a missing file.
 
     Args:
         place: the file, without secrets.
@@ -36,7 +45,7 @@ def disk_failures(place: str, verb: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise BackupError(f"{place} is missing") from None
+        raise FileMissing(f"{place} is missing") from None
     except OSError as failure:
         reason = redacted(failure.strerror or failure)
         raise BackupError(f"{place} cannot be {verb}: {reason}") from failure

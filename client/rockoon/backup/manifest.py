@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rockoon.backup.destination import BackupError, Destination
+from rockoon.backup.destination import BackupError, ContentUnreadable, Destination
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -162,17 +162,17 @@ def unsealed(content: bytes, place: str) -> dict[str, Any]:
     """Decode `sealed`.
 
     Raises:
-        BackupError: the content is damaged, or a newer version wrote it.
+        ContentUnreadable: the content is damaged, or a newer version wrote it.
     """
     text, checksum = content[:-CHECKSUM_BYTES], content[-CHECKSUM_BYTES:]
     if hashlib.sha256(text).hexdigest().encode() + b"\n" != checksum:
-        raise BackupError(
+        raise ContentUnreadable(
             f"{place} is damaged: its checksum does not match. Replace it by an intact copy, or "
             "delete it: `rockoon backup prune` then removes the other files of this backup"
         )
     found: dict[str, Any] = json.loads(text)
     if found["format"] != FORMAT:
-        raise BackupError(
+        raise ContentUnreadable(
             f"{place} has format {found['format']}, and this version reads format {FORMAT}: use "
             f"the version that wrote it, {found.get('version') or 'a newer one'}"
         )
