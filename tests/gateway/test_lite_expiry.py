@@ -17,6 +17,7 @@ from rockoon.net.routes import TopicRoute
 from rockoon_format.names import stored_lite_topic
 from rockoon_gateway.lite.lite_topics import CLOSED, EXPIRATION, MINUTE_MS, Expiry, LiteTopics
 from rockoon_gateway.lite.subscriptions import LiteSubscriptions
+from support.waiting import DEADLINE_SECONDS
 
 MINUTES = 30
 
@@ -242,6 +243,23 @@ async def test_a_look_that_fails_in_any_way_is_followed_by_the_next(
     async with asyncio.TaskGroup() as tasks:
         looking = tasks.create_task(expiry.run())
         await looked_again.wait()
+        looking.cancel()
+
+
+async def test_a_shorter_interval_ends_the_present_pause(cluster: rockoon.Cluster) -> None:
+    scanned = asyncio.Event()
+
+    async def ask(cluster: rockoon.Cluster, *routes: TopicRoute) -> list[QueueEnds]:
+        scanned.set()
+        return []
+
+    expiry = Expiry(cluster, LiteTopics(cluster, 1000), LiteSubscriptions(), 86_400.0, ask)
+    async with asyncio.TaskGroup() as tasks:
+        looking = tasks.create_task(expiry.run())
+        # Called after the first step of the task, which begins its pause.
+        asyncio.get_running_loop().call_soon(setattr, expiry, "scan_seconds", 0.01)
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await scanned.wait()
         looking.cancel()
 
 

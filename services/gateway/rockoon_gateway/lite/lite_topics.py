@@ -227,17 +227,27 @@ class Expiry:
         self._cluster = cluster
         self._lite_topics = lite_topics
         self._subscriptions = subscriptions
-        self.scan_seconds = scan_seconds
+        self._scan_seconds = scan_seconds
+        self._interval_changed = asyncio.Event()
         self._ask = ask
         self._empty: dict[str, Emptiness] = {}
         # Whether any lite topic can expire.
         self._is_used = True
 
+    @property
+    def scan_seconds(self) -> float:
+        return self._scan_seconds
+
+    @scan_seconds.setter
+    def scan_seconds(self, seconds: float) -> None:
+        if seconds != self._scan_seconds:
+            self._scan_seconds = seconds
+            self._interval_changed.set()
+
     async def run(self) -> None:
         """Scan the lite topics until cancelled. Several gateways scan at different times."""
         while True:
-            pauses = 1 if self._is_used else SCANS_UNUSED
-            await asyncio.sleep(pauses * self.scan_seconds * random.uniform(0.8, 1.2))
+            await self._pause()
             try:
                 await self.scan()
             except RockoonError as failure:
@@ -245,6 +255,19 @@ class Expiry:
             except Exception:
                 # The root of a task: it would end the process.
                 log.exception("unexpected error while scanning lite topics (bug)")
+
+    async def _pause(self) -> None:
+        """Wait until a scan is due. If `scan_seconds` changes, the pause begins again: a pause of
+        the former interval may last for days.
+        """
+        while True:
+            self._interval_changed.clear()
+            pauses = 1 if self._is_used else SCANS_UNUSED
+            try:
+                async with asyncio.timeout(pauses * self._scan_seconds * random.uniform(0.8, 1.2)):
+                    await self._interval_changed.wait()
+            except TimeoutError:
+                return
 
     async def scan(self) -> None:
         """Close, reopen and delete lite topics as needed.
