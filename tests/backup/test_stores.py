@@ -13,11 +13,11 @@ from rockoon.backup.copying import READ_BYTES, LogCopier, Pace, SourceLog
 from rockoon.backup.destination import PARTIAL_SUFFIX, BackupError, DirectoryDestination
 from rockoon.backup.manifest import BackupFile, BackupManifest, LogBackup, LogPart
 from rockoon.backup.restoring import Restore, RestoreSources
-from rockoon.errors import LogTrimmed, NotLeader
+from rockoon.errors import InvalidOffset, LogTrimmed, NotLeader
 from rockoon.net.connection import Connection
 from rockoon_broker.rpc.service import BrokerService
 from rockoon_broker.store.store import Store
-from rockoon_proto.v1.broker_pb2 import ReadLogReply, ReadLogRequest
+from rockoon_proto.v1.broker_pb2 import DescribeCompactionReply, ReadLogReply, ReadLogRequest
 from support.broker import RunningBroker, running_broker
 from support.broker_routes import BrokerRoutes
 from support.compacted_store import CompactedStore
@@ -260,6 +260,74 @@ async def test_a_log_that_is_replaced_during_the_copy_ends_the_backup(
     new = CompactedStore(settings(restored(place, log, tmp_path / "new")), ())
     assert [body[:1] for _, body in new.read("T", 0)] == [*bodies]
     new.close()
+
+
+class NewLeader(OfBroker):
+    """A log whose leader changes, and whose new leader has not synced the last records at first.
+
+    Args:
+        broker: the leaders.
+        calls: calls about the records before the cut that the former leader answers.
+    """
+
+    def __init__(self, broker: RunningBroker, calls: int) -> None:
+        super().__init__(broker)
+        self._calls = calls
+        self.unsynced = 2
+
+    async def described(self, log_end: int = 0) -> DescribeCompactionReply:
+        self._calls -= bool(log_end)
+        if self._calls < 0 and self.unsynced:
+            raise InvalidOffset(offset=log_end)
+        return await super().described(log_end)
+
+    async def ends(self) -> ReadLogReply:
+        reply = await super().ends()
+        if self._calls < 0 and self.unsynced:
+            self.unsynced -= 1
+            reply.durable_end = 0
+        return reply
+
+
+# During the cut; after the first and the last file.
+@pytest.mark.parametrize("calls", [0, 1, 3])
+async def test_a_new_leader_that_has_not_synced_the_cut_yet_has_the_same_log(
+    tmp_path: Path, calls: int
+) -> None:
+    root, place = tmp_path / "store", DirectoryDestination(tmp_path / "backups")
+    filled(root, b"1", b"2", b"3")
+    async with source_of(root) as source, asyncio.timeout(DEADLINE_SECONDS):
+        changing = NewLeader(source.broker, calls)
+        log = await copied(changing, place)
+    assert not changing.unsynced
+    assert len(log.parts) == 3
+
+
+class Deleting(OfBroker):
+    """A log that loses a topic before each call, until `is_over`."""
+
+    is_over = False
+    deleted = 0
+
+    async def described(self, log_end: int = 0) -> DescribeCompactionReply:
+        reply = await super().described(log_end)
+        self.deleted += not self.is_over
+        reply.dropped.add(topic="X", dropped_below=self.deleted)
+        return reply
+
+
+async def test_a_cut_waits_until_changes_of_the_log_have_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, place = tmp_path / "store", DirectoryDestination(tmp_path / "backups")
+    filled(root, b"1")
+    async with source_of(root) as source, asyncio.timeout(DEADLINE_SECONDS):
+        deleting = Deleting(source.broker)
+        asyncio.get_running_loop().call_later(0.5, setattr, deleting, "is_over", True)
+        assert (await copied(deleting, place)).parts
+        monkeypatch.setattr("rockoon.backup.copying.CUT_PAUSE_SECONDS", 0.0)
+        with pytest.raises(BackupError, match=r"in each of 5 attempts.*by deletions of topics"):
+            await copied(Deleting(source.broker), place)
 
 
 class Compacting(OfBroker):

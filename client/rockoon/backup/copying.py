@@ -10,7 +10,7 @@ import hashlib
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any
 
 from rockoon.backup.destination import BackupError, Destination
@@ -42,8 +42,8 @@ READ_BYTES = 4 << 20
 # A broker with `flush = async` syncs within a second, unless its disk is busy.
 DURABLE_SECONDS_MAX = 60.0
 DURABLE_CHECK_SECONDS = 0.2
-# A compaction lasts longer than the calls of a cut.
 CUT_ATTEMPTS_MAX = 5
+CUT_PAUSE_SECONDS = 1.0
 
 
 class Pace:
@@ -217,9 +217,11 @@ class LogCopier:
         """Fix the cut: the end of the log, and of all its queues at that moment.
 
         Raises:
-            BackupError: compactions or changes of the log continue.
+            BackupError: the log, its generation or its marks of deleted topics keep changing.
         """
-        for _ in range(CUT_ATTEMPTS_MAX):
+        for attempt in range(CUT_ATTEMPTS_MAX):
+            if attempt:
+                await asyncio.sleep(CUT_PAUSE_SECONDS)
             # Before the cut: the generation covers a part of the log before it.
             self._compaction = await self._reader.described()
             self._ends = await self._reader.ends()
@@ -228,7 +230,11 @@ class LogCopier:
             # the cut that only this generation has.
             if await self._is_same_log(same_generation=True):
                 return
-        raise self._overtaken("a compaction has replaced a generation")
+        raise BackupError(
+            f"the log of {self._reader.name} changed in each of {CUT_ATTEMPTS_MAX} attempts to fix "
+            "its end: by compactions, by deletions of topics, or because another log replaced it; "
+            "run the backup again when these have ended"
+        )
 
     async def _is_same_log(self, *, same_generation: bool = False) -> bool:
         """True if the log still has the last records before the cut.
@@ -237,15 +243,26 @@ class LogCopier:
             same_generation: and still has the generation and its marks.
         """
         former = self._compaction
-        try:
-            found = await self._reader.described(former.log_end)
-        except InvalidOffset:
+        found = await self._described_at_cut()
+        if found is None:
             return False
         # If no record was synced at the cut, the reply above is about the present end.
         return (not former.log_end or found.log_tail == former.log_tail) and (
             not same_generation
             or (found.manifest == former.manifest and found.dropped == former.dropped)
         )
+
+    async def _described_at_cut(self) -> DescribeCompactionReply | None:
+        """Return the compaction, and the last bytes before the cut; None if the log has no record
+        there."""
+        end = self._compaction.log_end
+        with suppress(InvalidOffset):
+            return await self._reader.described(end)
+        # A new leader may not have listed and synced all records yet.
+        if await self._wait_durable() >= self._ends.visible_end:
+            with suppress(InvalidOffset):
+                return await self._reader.described(end)
+        return None
 
     async def copy(self, known: Sequence[Sequence[LogPart]], files: Mapping[str, int]) -> LogBackup:
         """Copy the log up to the cut.
@@ -260,7 +277,8 @@ class LogCopier:
         """
         ends = self._ends
         begin = ends.log_min_offset
-        await self._wait_durable()
+        if (end := await self._wait_durable()) < ends.visible_end:
+            raise self._shorter(end)
         generation = await self._copy_generation()
         parts = await self._reused(begin, known, files)
         position = parts[-1].end if parts else begin
@@ -319,17 +337,19 @@ class LogCopier:
             )
         self._on_parts(self._reader.name, parts)
 
-    async def _wait_durable(self) -> None:
+    async def _wait_durable(self) -> int:
         """Wait until the cut is durable. Otherwise a crash of the broker's machine may remove
         records before the cut, and the copy would mix them with the records that replace them.
+
+        Returns:
+            The end of the log: before the cut if the log has lost records.
         """
         deadline = time.monotonic() + DURABLE_SECONDS_MAX
         while True:
             reply = await self._reader.ends()
-            if reply.visible_end < self._ends.visible_end:
-                raise self._shorter(reply.visible_end)
-            if reply.durable_end >= self._ends.visible_end:
-                return
+            cut = self._ends.visible_end
+            if reply.visible_end < cut or reply.durable_end >= cut:
+                return reply.visible_end
             if time.monotonic() > deadline:
                 raise BackupError(
                     f"{self._reader.name} has not synced its log up to {self._ends.visible_end} "
