@@ -3,9 +3,7 @@
 import asyncio
 import os
 import random
-import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import cast
 
@@ -412,26 +410,6 @@ async def test_two_backups_to_one_directory_do_not_run_together(tmp_path: Path) 
     place = Directory(tmp_path)
     with place.locked(), pytest.raises(BackupError, match="another backup is being made"):
         await create(cast(rockoon.Cluster, None), place)
-
-
-def test_backups_are_listed_while_another_program_writes(tmp_path: Path) -> None:
-    place = Directory(tmp_path)
-    place.write("logs/kept", b"content")
-    stopping = threading.Event()
-
-    def write() -> None:
-        while not stopping.is_set():
-            place.write("logs/a/file", b"content")
-            place.remove("logs/a/file")
-
-    with ThreadPoolExecutor(1) as pool:
-        writing = pool.submit(write)
-        try:
-            for _ in range(2000):
-                assert place.names()["logs/kept"] == len(b"content")
-        finally:
-            stopping.set()
-        writing.result()
 
 
 def test_a_full_destination_is_reported_with_the_file(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """Files of a directory with backups: complete, durable, and written by one program at a time."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,6 +59,41 @@ def test_a_killed_program_leaves_the_former_file(tmp_path: Path, kind: str) -> N
     place.write("file", b"next")
     assert place.names().keys() == {"file"}
     assert not list(tmp_path.glob(f"*{PARTIAL_SUFFIX}"))
+
+
+def test_a_destination_that_is_no_directory_is_refused_with_the_reason(tmp_path: Path) -> None:
+    path = tmp_path / "backups"
+    with pytest.raises(BackupError, match=f"^{path} is no directory .*: it does not exist$"):
+        open_destination(str(path), existing=True)
+    path.touch()
+    for place in (str(path), path.as_uri()):
+        with pytest.raises(BackupError, match=f"^{path} is no directory$"):
+            open_destination(place, existing=True)
+    for suffix in ("?region=eu", "#1"):
+        with pytest.raises(BackupError, match=r"has a query or fragment: write %3F for \?"):
+            open_destination(f"{path.as_uri()}{suffix}")
+
+
+def test_backups_are_listed_while_another_program_removes_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = open_destination(str(tmp_path))
+    for name in ("logs/kept", "logs/a/file", "logs/b/file"):
+        place.write(name, b"content")
+    walk = os.walk
+
+    def walk_with_removals(root: Path, **options: Any) -> Iterator[Any]:
+        for folder, folders, files in walk(root, **options):
+            if Path(folder).name == "b":
+                place.remove("logs/b/file")
+            yield folder, folders, files
+            if Path(folder).name == "logs":
+                place.remove("logs/a/file")
+
+    monkeypatch.setattr(os, "walk", walk_with_removals)
+    # A directory is missing when it is listed, and a file after it was listed.
+    assert place.names() == {"logs/kept": len(b"content")}
+    assert not {"a", "b"}.intersection(os.listdir(tmp_path / "logs"))
 
 
 def test_a_directory_and_its_uri_have_one_lock(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ class Destination(ABC):
     @abstractmethod
     def exists(self) -> bool:
         """True if the destination is a directory, or a prefix with at least one object. Raises
-        BackupError if it cannot be read."""
+        BackupError if it cannot be read, or is a file."""
 
     @abstractmethod
     def names(self) -> dict[str, int]:
@@ -111,7 +111,11 @@ class DirectoryDestination(Destination):
 
     def exists(self) -> bool:
         with disk_failures(self.shown, "read"):
-            return self._root.is_dir()
+            if self._root.is_dir():
+                return True
+            if self._root.exists():
+                raise BackupError(f"{self.shown} is no directory")
+        return False
 
     def names(self) -> dict[str, int]:
         # Without the lock, a backup may rename or remove files meanwhile.
@@ -259,6 +263,8 @@ def open_destination(place: str, *, existing: bool = False) -> Destination:
         uri = urlsplit(place)
         if uri.netloc not in ("", "localhost") or not uri.path.startswith("/"):
             raise BackupError(f"{place} names no file of this machine: write file:///PATH")
+        if uri.query or uri.fragment:
+            raise BackupError(f"{place} has a query or fragment: write %3F for ?, and %23 for #")
         found = DirectoryDestination(Path(unquote(uri.path)))
     elif "://" in place:
         found = ArrowDestination(place)
