@@ -16,7 +16,7 @@ except ImportError:
     rockoon_kernel = None  # type: ignore[assignment]
 
 VARIABLE = "ROCKOON_KERNEL"
-INTERFACE = 22
+INTERFACE = 23
 """Version of the kernel's functions; `format/kernel/src/lib.rs` has the same number."""
 COMPILED, NUMPY, AUTO = "compiled", "numpy", "auto"
 

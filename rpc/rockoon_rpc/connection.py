@@ -36,6 +36,7 @@ class EndedSession:
     """
 
     is_behind = False
+    is_idle = True
     unsent_bytes = 0
     open_streams = 0
     streams_max = 0
@@ -119,6 +120,7 @@ class SessionConnection(asyncio.BufferedProtocol):
     # Names of the methods that handle events, by kind; a subclass adds those of its side.
     event_methods: ClassVar[dict[int, str]] = {
         events.READY: "_ready",
+        events.MESSAGE: "_message",
         events.RESET: "_reset",
         events.ROOM: "_room",
         events.PONG: "_pong",
@@ -248,10 +250,9 @@ class SessionConnection(asyncio.BufferedProtocol):
             self._deferred += self._buffer[:count]
             self._pause()
             return
-        self._take_turn(self._buffer[:count])
-        # `_must_wait`, without its call.
+        # The condition is `_must_wait`, without its call.
         if (
-            self.session.is_behind
+            self._take_turn(self._buffer[:count])
             or self._pause_seconds
             or (self.is_choked and self._is_full)
             or (count == len(self._buffer) and self.reads_once)
@@ -263,40 +264,42 @@ class SessionConnection(asyncio.BufferedProtocol):
 
     # Turns.
 
-    def _take_turn(self, data: memoryview | bytes) -> None:
+    def _take_turn(self, data: memoryview | bytes) -> bool:
+        """Handle input; return whether the session keeps bytes for the next turn."""
         if self._writes:
             self._writes_before, self._writes = self._writes, 0
         self._is_in_turn = True
         try:
             received = self.session.receive(data)
-            line = self._line
-            line.cost += 1 + (len(data) >> line.unit_bits) + len(received)
+            line, count = self._line, len(received)
+            line.cost += 1 + (len(data) >> line.unit_bits) + count
             if line.cost >= line.notice_at:
                 line.count_again()
-            self._handle(received)
+            self.arrives_alone = count == 1
+            handlers, streams = self._handlers, self.streams
+            for event in received:
+                # Most events of a busy stream; without a call for each.
+                if event[0] == events.MESSAGE:
+                    stream = streams.get(event[1])
+                    if stream is not None:
+                        stream.received(event[2])
+                elif len(event) == CALL_FIELDS:
+                    # A call or an answer: without the cost of a call with a number of arguments
+                    # that varies.
+                    _, call, first, second, third, message = event
+                    handlers[event[0]](self, call, first, second, third, message)
+                else:
+                    handlers[event[0]](self, *event[1:])
         finally:
             self._is_in_turn = False
-        self.flush()
+        # A client's turn mostly causes no output: this costs less than a flush that finds nothing.
+        is_behind = False
+        if self._before_flush or not self.session.is_idle:
+            self.flush()
+            is_behind = self.session.is_behind
         if self.is_leaving:
             self.stream_over()
-
-    def _handle(self, received: Sequence[Event]) -> None:
-        self.arrives_alone = len(received) == 1
-        handlers = self._handlers
-        streams = self.streams
-        for event in received:
-            # Most events of a busy stream; without a call for each.
-            if event[0] == events.MESSAGE:
-                stream = streams.get(event[1])
-                if stream is not None:
-                    stream.received(event[2])
-            elif len(event) == CALL_FIELDS:
-                # A call or an answer: without the cost of a call with a number of arguments that
-                # varies.
-                _, call, first, second, third, message = event
-                handlers[event[0]](self, call, first, second, third, message)
-            else:
-                handlers[event[0]](self, *event[1:])
+        return is_behind
 
     @property
     def _must_wait(self) -> bool:
@@ -402,7 +405,9 @@ class SessionConnection(asyncio.BufferedProtocol):
             elif count:
                 self.transport.writelines(pieces)
             if made_room:
-                self._handle(made_room)
+                self.arrives_alone = False
+                for event in made_room:
+                    self._handlers[event[0]](self, *event[1:])
             elif not count or (count == 1 and len(pieces[0]) <= WHOLE_OUTPUT_BYTES_MAX):
                 return
 
@@ -461,6 +466,11 @@ class SessionConnection(asyncio.BufferedProtocol):
 
     def _ready(self) -> None:
         """Called when the peer's SETTINGS have arrived; subclasses override it."""
+
+    def _message(self, stream_id: int, message: bytes) -> None:
+        stream = self.streams.get(stream_id)
+        if stream is not None:
+            stream.received(message)
 
     def _reset(self, stream_id: int, code: int, reason: str) -> None:
         stream = self.streams.pop(stream_id, None)

@@ -203,6 +203,10 @@ class LibrarySession:
     def is_behind(self) -> bool:
         return self._is_behind
 
+    @property
+    def is_idle(self) -> bool:
+        return not (self._is_behind or self._events or self.unsent_bytes)
+
     def _take_turn(self) -> None:
         kept, limits = self._kept, self._limits
         frames_max = max(limits.turn_bytes // _BYTES_PER_FRAME, 1)

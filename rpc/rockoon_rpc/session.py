@@ -131,6 +131,11 @@ class Session(Protocol):
         """True if received bytes are kept for the next turn."""
         ...
 
+    @property
+    def is_idle(self) -> bool:
+        """True if the session is not behind, and `output` would return nothing."""
+        ...
+
     def hold(self, stream: int) -> None:
         """Send the peer no WINDOW_UPDATE for a stream until `resume`. Other streams of the
         connection are not affected."""

@@ -173,10 +173,10 @@ def test_an_iteration_of_the_loop_handles_one_turn_of_a_connection(
     take_turn = ServerConnection._take_turn
     turns: list[float] = []
 
-    def counted(self: ServerConnection, received: Any) -> None:
+    def counted(self: ServerConnection, received: Any) -> bool:
         turns.append(asyncio.get_running_loop().time())
         in_iterations[-1] += 1
-        take_turn(self, received)
+        return take_turn(self, received)
 
     async def scenario() -> None:
         loop = asyncio.get_running_loop()

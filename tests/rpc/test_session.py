@@ -492,6 +492,34 @@ def test_what_was_answered_before_close_is_sent(paired: Factory) -> None:
     assert kinds == [events.ANSWER, events.GOAWAY]
 
 
+def test_a_session_is_idle_until_it_has_something_to_send(paired: Factory) -> None:
+    pair = paired()
+    stream = pair.opened()
+    assert pair.client.is_idle
+    assert pair.server.is_idle
+    pair.client.send(stream, b"request")
+    assert not pair.client.is_idle
+    (raw,) = map(bytes, pair.client.output()[0])
+    assert pair.client.is_idle
+    pair.server.receive(raw)
+    assert pair.server.is_idle
+    pair.server.ping()
+    assert not pair.server.is_idle
+    pair.move()
+    assert pair.client.is_idle
+    assert pair.server.is_idle
+
+
+def test_a_session_that_keeps_input_for_the_next_turn_is_not_idle(paired: Factory) -> None:
+    pair = paired(Limits(turn_calls=1))
+    for _ in range(3):
+        pair.client.request(pair.head(), b"")
+    raw = b"".join(map(bytes, pair.client.output()[0]))
+    pair.server.receive(raw)
+    assert pair.server.is_behind
+    assert not pair.server.is_idle
+
+
 def test_a_turn_is_bounded_by_calls(paired: Factory) -> None:
     pair = paired(Limits(turn_calls=10))
     for _ in range(35):

@@ -108,7 +108,9 @@ def transfer(
     cut: Callable[[bytes], list[bytes]] | None = None,
 ) -> int:
     """Move the output of one session into another; return the number of bytes."""
+    was_idle = source.is_idle
     output, made_room = source.output()
+    assert not (was_idle and (output or made_room)), "an idle session has no output"
     pieces = [bytes(piece) for piece in output]
     at_source += made_room
     if cut is not None:

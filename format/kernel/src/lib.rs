@@ -48,4 +48,4 @@ pub mod window;
 pub mod wire;
 
 /// Increased when a Python function changes; `rockoon_format.kernel` accepts only its own number.
-pub const INTERFACE: u32 = 22;
+pub const INTERFACE: u32 = 23;

@@ -387,6 +387,11 @@ impl ServerSession {
         self.session.is_behind()
     }
 
+    #[getter]
+    fn is_idle(&self) -> bool {
+        self.session.is_idle()
+    }
+
     fn hold(&mut self, stream: u32) {
         self.session.hold(stream);
     }
@@ -497,6 +502,11 @@ impl ClientSession {
     #[getter]
     fn is_behind(&self) -> bool {
         self.session.is_behind()
+    }
+
+    #[getter]
+    fn is_idle(&self) -> bool {
+        self.session.is_idle()
     }
 
     fn hold(&mut self, stream: u32) {

@@ -116,6 +116,10 @@ impl<B: Body> ClientSession<B> {
         self.core.is_behind()
     }
 
+    pub fn is_idle(&self) -> bool {
+        self.core.is_idle()
+    }
+
     pub fn hold(&mut self, stream: u32) {
         if let Some(call) = self.streams.get_mut(&stream) {
             call.half.hold();

@@ -232,6 +232,11 @@ impl<B: Body> Core<B> {
         !(self.kept.is_empty() && self.unread.is_empty())
     }
 
+    /// Whether nothing is kept for the next turn, to be put out, or to be reported.
+    pub fn is_idle(&self) -> bool {
+        !(self.is_behind() || self.is_dirty || self.pipe.has_output()) && self.events.is_empty()
+    }
+
     /// Report what the frames of the turn say by themselves.
     pub fn end_turn(&mut self) {
         if self.is_ping_sent {

@@ -139,6 +139,12 @@ impl<B: Body> Pipe<B> {
         }
     }
 
+    /// Whether bytes are put out, or h2 waits for room.
+    pub fn has_output(&self) -> bool {
+        let state = self.lock();
+        state.is_blocked || state.output_bytes > 0
+    }
+
     /// Bytes of messages that are not in the output, and of the output.
     pub fn unsent_bytes(&self) -> usize {
         self.unsent.load(Ordering::Relaxed) + self.lock().output_bytes

@@ -238,6 +238,10 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
         self.core.is_behind()
     }
 
+    pub fn is_idle(&self) -> bool {
+        self.core.is_idle()
+    }
+
     pub fn hold(&mut self, stream: u32) {
         if let Some(call) = known(&mut self.streams, stream) {
             call.half.hold();
