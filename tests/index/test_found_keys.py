@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rockoon_broker.index.follower import FOUND_KEYS_TIMES, next_pieces
@@ -190,6 +191,28 @@ def test_popped_runs_have_the_adjacent_batches_within_the_bounds(seed: int) -> N
     assert popped(found, 500, 600, 99) is None
     found.wanted = True
     assert found._bytes == 0
+
+
+@pytest.mark.parametrize("seed", seeds(4))
+def test_keys_keep_the_order_of_their_batches_whatever_their_number(seed: int) -> None:
+    choose = random.Random(seed)
+    found = FoundKeys()
+    found.wanted = True
+    wanted: list[tuple[int, int]] = []
+    for start in range(0, 3000, 10):
+        offsets = [start] * choose.choice((0, 1, 1, 2, 64, 65, 200))
+        packed = np.array(offsets, np.int64).tobytes()
+        found.add(start, start + 10, PackedKeys(packed, packed), NOW_MS + start)
+        wanted += [(offset, NOW_MS + offset) for offset in offsets]
+    seen: list[tuple[int, int]] = []
+    position = 0
+    while (run := found.pop_run(position, 3000, choose.choice((10, 500, 3000)))) is not None:
+        assert run.start == position
+        entries = run.entries()
+        assert entries.hashes.tolist() == entries.offsets.tolist()
+        seen += zip(entries.offsets.tolist(), entries.timestamps_ms.tolist(), strict=True)
+        position = run.next_offset
+    assert (position, seen) == (3000, wanted)
 
 
 def test_a_piece_of_a_full_cache_costs_no_move_of_the_rest() -> None:

@@ -19,6 +19,11 @@ from rockoon_format.index_entries import KeyEntries, PackedKeys
 KEPT_BYTES_MAX = 8 << 20
 # Size of a batch in the columns, besides its keys.
 BATCH_BYTES = 24
+# Batches that wait until they are added to the columns together. An append to each column costs
+# several times as much as one entry of a list.
+RECENT_MAX = 64
+# Batches with more bytes of hashes are added immediately.
+RECENT_HASHES_BYTES_MAX = 512
 # Bounds of a run: if an indexer removes a part of a run, the rest is moved in memory.
 RUN_BATCHES_MAX = 4096
 RUN_HASHES_BYTES_MAX = 64 << 10
@@ -99,6 +104,11 @@ class FoundKeys:
         self.wanted = False
         self._bytes_max = bytes_max
         self._runs: deque[KeyRun] = deque()
+        # Adjacent batches that are not in a run yet: start and end, store time, and keys of each.
+        self._recent: list[tuple[int, int, int, bytes, bytes]] = []
+        # Where a batch must begin to be added to `_recent`; -1: nowhere.
+        self._recent_end = -1
+        # Of all runs and of `_recent`.
         self._bytes = 0
         self._is_full = False
 
@@ -114,30 +124,51 @@ class FoundKeys:
             keys: their keys.
             stored_ms: their store time, epoch milliseconds.
         """
-        if self._is_full:
-            self._is_full = self._bytes > self._bytes_max // 2
         hashes, offsets = keys
         total = self._bytes + BATCH_BYTES + 2 * len(hashes)
-        if self._is_full or total > self._bytes_max:
-            self._is_full = True
-        elif self.wanted:
-            run = self._runs[-1] if self._runs else None
-            if (
-                run is None
-                or run.next_offset != start
-                or len(run.ends) >= RUN_BATCHES_MAX
-                or len(run.hashes) >= RUN_HASHES_BYTES_MAX
-            ):
-                run = KeyRun(start)
-                self._runs.append(run)
-            # Not a method of the run: each append would need one more Python call.
-            run.ends.append(end)
-            run.times_ms.append(stored_ms)
-            run.counts.append(len(hashes) // _KEY_BYTES)
-            run.hashes += hashes
-            run.offsets += offsets
-            run.next_offset = end
-            self._bytes = total
+        if (
+            start != self._recent_end
+            or total > self._bytes_max
+            or len(hashes) > RECENT_HASHES_BYTES_MAX
+            or len(self._recent) >= RECENT_MAX
+        ):
+            self.collect()
+            if not self._has_room(total):
+                self._recent_end = -1
+                return
+        self._recent.append((start, end, stored_ms, hashes, offsets))
+        self._recent_end = end
+        self._bytes = total
+        if len(hashes) > RECENT_HASHES_BYTES_MAX:
+            self.collect()
+
+    def _has_room(self, total: int) -> bool:
+        if self._is_full:
+            self._is_full = self._bytes > self._bytes_max // 2
+        self._is_full = self._is_full or total > self._bytes_max
+        return self.wanted and not self._is_full
+
+    def collect(self) -> None:
+        """Add the recent batches to the columns of a run."""
+        if not self._recent:
+            return
+        starts, ends, times_ms, hashes, offsets = zip(*self._recent, strict=True)
+        self._recent.clear()
+        run = self._runs[-1] if self._runs else None
+        if (
+            run is None
+            or run.next_offset != starts[0]
+            or len(run.ends) >= RUN_BATCHES_MAX
+            or len(run.hashes) >= RUN_HASHES_BYTES_MAX
+        ):
+            run = KeyRun(starts[0])
+            self._runs.append(run)
+        run.ends.extend(ends)
+        run.times_ms.extend(times_ms)
+        run.counts.frombytes((np.fromiter(map(len, hashes), np.int64) // _KEY_BYTES).tobytes())
+        run.hashes += b"".join(hashes)
+        run.offsets += b"".join(offsets)
+        run.next_offset = ends[-1]
 
     def pop_run(self, position: int, end: int, bytes_max: int) -> KeyRun | None:
         """Remove and return adjacent batches from a physical offset on; None if there are none.
@@ -149,6 +180,7 @@ class FoundKeys:
             end: batches that end after it are left.
             bytes_max: range of the log that they may cover; the first batch may be longer.
         """
+        self.collect()
         runs = self._runs
         while runs and runs[0].start < position:
             self._pop(bisect_left(runs[0].ends, position) + 1)
@@ -166,6 +198,7 @@ class FoundKeys:
     def stop_before(self, position: int, stop: int) -> int:
         """Return the offset up to which to read keys from the log: `stop`, or the start of the next
         cached batch."""
+        self.collect()
         begins = self._runs[0].start if self._runs else stop
         # A batch at the position itself reaches past `end`; the log has to be read there.
         return begins if position < begins < stop else stop
@@ -174,4 +207,6 @@ class FoundKeys:
         """Discard all keys; no indexer reads them."""
         self.wanted = False
         self._runs.clear()
+        self._recent.clear()
+        self._recent_end = -1
         self._bytes = 0
