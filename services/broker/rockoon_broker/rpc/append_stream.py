@@ -144,6 +144,9 @@ class GroupAppends:
     Args:
         append_group: appends the batches of messages by one write; an exception is for all of them.
         clock: measures the time between messages.
+
+    Attributes:
+        append_group: as the argument; replaced when the broker begins or ends to serve.
     """
 
     def __init__(
@@ -151,7 +154,7 @@ class GroupAppends:
         append_group: Callable[[Sequence[Sequence[RoutedBatch]]], Sequence[AppendResults]],
         clock: Clock,
     ) -> None:
-        self._append_group = append_group
+        self.append_group = append_group
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._collected: list[tuple[Sequence[RoutedBatch], Waiting]] = []
@@ -196,7 +199,7 @@ class GroupAppends:
             Exception: `append_group` has raised it for a message that is appended immediately.
         """
         if not (self._expects_more or self._collected or self.unanswered > unanswered):
-            return self._append_group((batches,))[0]
+            return self.append_group((batches,))[0]
         count, size = len(batches), 0
         for each in batches:
             size += each.batch.frames_bytes
@@ -226,7 +229,7 @@ class GroupAppends:
         results: Sequence[AppendResults | Exception] = ()
         if collected:
             try:
-                results = self._append_group([batches for batches, _ in collected])
+                results = self.append_group([batches for batches, _ in collected])
             except Exception as failure:  # noqa: BLE001 - each waiting stream gets it
                 results = [failure] * len(collected)
         for (_, waiting), found in zip(collected, results, strict=True):
@@ -474,7 +477,19 @@ class AppendStreamCall:
         """Send a reply; return None, or the outcome that `answers` must report instead."""
         try:
             sender.may_answer()
-            sender.queue_message(self._reply_to([(request_id, outcome)], received_seconds))
+            made = None
+            if (
+                not self._batches_max
+                and isinstance(outcome, AppendResult)
+                and len(outcome.runs) == 1
+            ):
+                # The common case, without the loops of `_reply_to`.
+                made = kernel.native.append_reply([(request_id, outcome.runs[0])])
+            if made is None:
+                made = self._reply_to([(request_id, outcome)], received_seconds)
+            else:
+                self._calls.record(STORED, self._clock.monotonic_seconds() - received_seconds)
+            sender.queue_message(made)
         except RockoonError:
             # `answers` gets the same error, and raises it in the call.
             return outcome

@@ -171,7 +171,7 @@ def _plain_request(
 ) -> PlainRequest:
     """Return the request of a batch that the kernel has found in a message."""
     topic, queue_id, bounds, lengths, route_revision, request_id = found
-    batch = AppendBatch(topic, queue_id, message, lengths, bounds=bounds)
+    batch = AppendBatch(topic, queue_id, message, lengths, None, False, bounds)
     return PlainRequest(batch, route_revision, request_id, more)
 
 

@@ -5,6 +5,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -143,7 +144,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._store_host = b""
         self._streams: dict[AppendStreamCall, AppendClient] = {}
         self._pull_streams: set[PullStreamCall] = set()
-        self._groups = GroupAppends(self._append_group, clock)
+        self._groups = GroupAppends(self._refuse_group, clock)
         # Bytes of single appends that wait for room in the log.
         self._single_bytes = 0
         # `_append`, with tracing if it is configured.
@@ -175,6 +176,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
                 would be reset.
         """
         self._broker = broker
+        self._groups.append_group = broker.append_group
         self._confirmed = confirmed
         self._decide()
         self._send_backs = SendBacks(broker)
@@ -195,6 +197,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         """Refuse new calls and end streams; producers' streams end after their pending answers."""
         self._refusal = refusal
         self._broker = None
+        self._groups.append_group = self._refuse_group
         self._decide()
         for stream in self._streams:
             stream.end()
@@ -277,8 +280,8 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         )
         try:
             if isinstance(context, ServerCall):
-                sender = context
-                sender.on_message = lambda message: stream.on_message(message, sender)
+                # A lambda would be another Python call for each message.
+                context.on_message = partial(stream.on_message, sender=context)
             async for reply in stream.answers():
                 yield reply
         finally:
@@ -287,10 +290,8 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
             del self._streams[stream]
             reader.cancel()
 
-    def _append_group(self, messages: Sequence[Sequence[RoutedBatch]]) -> Sequence[AppendResults]:
-        if self._broker is None:
-            raise self._refusal
-        return self._broker.append_group(messages)
+    def _refuse_group(self, _: Sequence[Sequence[RoutedBatch]]) -> Sequence[AppendResults]:
+        raise self._refusal
 
     async def _append_bounded(self, request: Request) -> AppendResult:
         """Append the batch of an `Append` call.

@@ -124,10 +124,10 @@ class Appender:
         given: list[GivenBatch] = []
         # The queue of each given batch, with the batch's index.
         queues: list[tuple[int, ConsumeQueue]] = []
-        total, find = 0, self._queues.find
+        total, get = 0, self._queues.get
         for index, batch in enumerate(batches):
             topic, queue_id = batch.topic, batch.queue_id
-            queue = find(topic, queue_id)
+            queue = get((topic, queue_id))
             # `append` creates a new queue, once its first batch is known to be valid.
             if queue is None or topic in _DELAYED_TOPICS:
                 continue
@@ -323,7 +323,9 @@ class Appender:
         end = self._log.end if end is None else end
         first, count = queue.next_offset, len(entries) // ENTRY_BYTES
         queue.next_offset = first + count
-        self._undispatched.add(Undispatched(queue, first, entries, end, stored_ms, kept))
+        fields = (queue, first, entries, end, stored_ms, kept)
+        # `Undispatched(...)` would be another Python call.
+        self._undispatched.add(tuple.__new__(Undispatched, fields))
         return Appended(first, offset, end, count, stored_ms)
 
     def _record_written(self, offset: int, stored_ms: int, keys: PackedKeys | None) -> None:

@@ -386,7 +386,8 @@ class Store(VisibleStore):
         elif not self._by_quorum:
             self._committed_end = self._log.end
             self._undispatched.dispatch(self._log.end)
-        self._log.reserve_ahead(self._syncer.request_file, self._cleaner.may_reserve)
+        if self._log.wants_file():
+            self._log.reserve_ahead(self._syncer.request_file, self._cleaner.may_reserve)
 
     def confirm(self, end_offset: int) -> list[QueueKey]:
         """Mark the log as committed up to a physical offset; it is never cut below it.

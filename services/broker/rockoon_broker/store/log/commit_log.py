@@ -280,13 +280,13 @@ class CommitLog:
     def reserve_ahead(
         self, request_file: Callable[[Path], None], may_reserve: Callable[[], bool]
     ) -> None:
-        """Once the last file is half full, request the next file.
+        """Request the next file; only if `wants_file` returns True.
 
         Args:
             request_file: called with the path of the file.
             may_reserve: returns whether the disk has room for the file; called just before.
         """
-        if self.wants_file() and may_reserve():
+        if may_reserve():
             self._reserved_after = self.files[-1].start
             request_file(self.next_path)
 

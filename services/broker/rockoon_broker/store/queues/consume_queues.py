@@ -39,27 +39,20 @@ class UnsavedEntries:
     """
 
     def __init__(self) -> None:
-        # The queue with the oldest unsaved entries comes first.
-        self._parts: dict[QueueKey, list[bytes]] = {}
+        self.parts: dict[QueueKey, list[bytes]] = {}
+        """Consecutive entries of each queue, oldest first. The queue with the oldest unsaved
+        entries comes first."""
 
     def __len__(self) -> int:
         """Number of queues with unsaved entries."""
-        return len(self._parts)
+        return len(self.parts)
 
     def __iter__(self) -> Iterator[QueueKey]:
-        return iter(self._parts)
-
-    def add(self, key: QueueKey, data: bytes) -> None:
-        """Append entries to those of a queue."""
-        parts = self._parts.get(key)
-        if parts is None:
-            self._parts[key] = [data]
-        else:
-            parts.append(data)
+        return iter(self.parts)
 
     def of(self, key: QueueKey) -> bytes:
         """Return all unsaved entries of a queue."""
-        parts = self._parts.get(key)
+        parts = self.parts.get(key)
         if parts is None:
             return b""
         if len(parts) > 1:
@@ -69,11 +62,11 @@ class UnsavedEntries:
 
     def remove(self, key: QueueKey) -> None:
         """Remove a queue's entries, which are in a file or deleted with their queue."""
-        self._parts.pop(key, None)
+        self.parts.pop(key, None)
 
     def clear(self) -> None:
         """Remove the entries of all queues."""
-        self._parts.clear()
+        self.parts.clear()
 
 
 class ConsumeQueues:
@@ -93,6 +86,8 @@ class ConsumeQueues:
         self._root = root
         self._disk = disk
         self._queues: dict[QueueKey, ConsumeQueue] = {}
+        self.get = self._queues.get
+        """As `find`, without a Python call for each append; the argument is the queue's key."""
         # Index by topic, so that an operation on one topic does not iterate over all queues.
         self._of_topic: dict[str, dict[int, ConsumeQueue]] = {}
         # Pending restarts per topic: how many renewals of it are not dispatched yet. Its queues
@@ -161,7 +156,13 @@ class ConsumeQueues:
         # The first entry of a queue creates its file, with fillers before the entry.
         is_next = 0 < queue.max_offset == first_offset and queue.file_last >= queue.file_first
         if is_next and 0 < count <= UNSAVED_ENTRIES_MAX:
-            self._keep(queue, entries, count)
+            unsaved_count = queue.unsaved_count + count
+            if count < unsaved_count <= UNSAVED_ENTRIES_MAX:
+                # The common case, without two more calls.
+                self.unsaved.parts[queue.key].append(entries)
+                queue.unsaved_count = unsaved_count
+            else:
+                self._keep(queue, entries, count)
             end = first_offset + count
         else:
             self._save(queue)
@@ -176,14 +177,13 @@ class ConsumeQueues:
             queue.next_offset = end
 
     def _keep(self, queue: ConsumeQueue, data: bytes, count: int) -> None:
-        """Keep appended entries in memory, together with the queue's other unsaved ones."""
-        if not queue.unsaved_count:
-            if len(self.unsaved) >= UNSAVED_QUEUES_MAX:
-                self._save(self._queues[next(iter(self.unsaved))])
-        elif queue.unsaved_count + count > UNSAVED_ENTRIES_MAX:
+        """Keep appended entries in memory, as the only unsaved ones of their queue."""
+        if queue.unsaved_count:
             self._save(queue)
-        self.unsaved.add(queue.key, data)
-        queue.unsaved_count += count
+        elif len(self.unsaved) >= UNSAVED_QUEUES_MAX:
+            self._save(self._queues[next(iter(self.unsaved))])
+        self.unsaved.parts[queue.key] = [data]
+        queue.unsaved_count = count
 
     def save(self) -> None:
         """Write all unsaved entries to files; after an OSError call it again."""

@@ -8,6 +8,7 @@ import errno
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,15 +22,13 @@ from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_broker.store.queues.dispatch import EntryRun, dispatch_runs, entry_runs
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
 from rockoon_broker.store.queues.tails import QueueTailCache
-from rockoon_core.light_dataclass import light_dataclass
 
 # Queues without messages whose max offset is written in one tick. Each creates a file, which blocks
 # the event loop for some tenths of a millisecond.
 NUMBERS_A_TICK_MAX = 100
 
 
-@light_dataclass
-class Undispatched:
+class Undispatched(NamedTuple):
     """A batch in the log whose entries are not in its ConsumeQueue yet."""
 
     queue: ConsumeQueue | None
@@ -167,7 +166,7 @@ class DispatchQueue:
             each: Undispatched | CopiedRecords | UnreadRange | Renewal,
         ) -> Undispatched | CopiedRecords | UnreadRange | Renewal:
             if isinstance(each, Undispatched) and each.queue and each.queue.topic in topics:
-                return replace(each, queue=None)
+                return each._replace(queue=None)
             if isinstance(each, CopiedRecords):
                 return replace(each, runs=[run for run in each.runs if run.key[0] not in topics])
             return each
@@ -188,18 +187,18 @@ class DispatchQueue:
             while waiting and self.end < end:
                 batch = waiting[0]
                 if isinstance(batch, Undispatched):
-                    if batch.end_offset > end:
+                    queue, first, entries, batch_end, stored_ms, frames = batch
+                    if batch_end > end:
                         break
-                    if batch.queue is not None:
-                        entries, first = batch.entries, batch.first_queue_offset
-                        self._queues.write(batch.queue, first, entries)
-                        self._tails.add(batch.queue, first, entries, batch.frames)
-                        advanced[batch.queue.key] = None
+                    if queue is not None:
+                        self._queues.write(queue, first, entries)
+                        self._tails.add(queue, first, entries, frames)
+                        advanced[queue.key] = None
                     # After its entries: a batch stays until they are written.
                     waiting.popleft()
                     # Readers see the log up to here, so it never passes an unwritten entry.
-                    self.end = batch.end_offset
-                    self.store_timestamp_ms = batch.store_timestamp_ms
+                    self.end = batch_end
+                    self.store_timestamp_ms = stored_ms
                 elif isinstance(batch, Renewal):
                     if batch.end > end or not self._renew(batch):
                         break

@@ -32,21 +32,17 @@ class CachedTail:
         self.batches: list[tuple[int, bytes, bytes]] = []
         """Each: queue offset of its first message, its entries, the records."""
 
-    def add(self, entries: bytes, frames: bytes) -> None:
-        self.batches.append((self.end, entries, frames))
-        self.end += len(entries) // ENTRY_BYTES
-        self.bytes += len(frames)
-        if self.bytes > TAIL_BYTES_MAX:
-            self._shorten()
-
-    def _shorten(self) -> None:
+    def shorten(self) -> int:
+        """Remove the oldest batches of a tail that is too long; return the number of bytes."""
         # Not batch by batch, so that there is room for the next batches.
-        gone = 0
-        while self.bytes > TAIL_BYTES_LEFT and gone < len(self.batches) - 1:
-            self.bytes -= len(self.batches[gone][2])
+        gone = gone_bytes = 0
+        while self.bytes - gone_bytes > TAIL_BYTES_LEFT and gone < len(self.batches) - 1:
+            gone_bytes += len(self.batches[gone][2])
             gone += 1
         del self.batches[:gone]
+        self.bytes -= gone_bytes
         self.first = self.batches[0][0]
+        return gone_bytes
 
 
 class QueueTailCache:
@@ -71,18 +67,26 @@ class QueueTailCache:
             entries: its queue entries, encoded.
             frames: its records as stored; empty if they are too large to be kept.
         """
-        tail = self._tails.pop(queue, None)
-        if tail is not None:
-            self._bytes -= tail.bytes
-        if not frames:
-            return
-        if tail is None or tail.end != first:
-            tail = CachedTail(first)
-        tail.add(entries, frames)
-        self._tails[queue] = tail
-        self._bytes += tail.bytes
+        tails = self._tails
+        tail = tails.get(queue)
+        if not frames or tail is None or tail.end != first:
+            if tail is not None:
+                self._bytes -= tails.pop(queue).bytes
+            if not frames:
+                return
+            tail = tails[queue] = CachedTail(first)
+        elif len(tails) > 1:
+            tails.move_to_end(queue)
+        size = len(frames)
+        # Not a method of the tail: each append would need one more Python call.
+        tail.batches.append((first, entries, frames))
+        tail.end = first + len(entries) // ENTRY_BYTES
+        tail.bytes += size
+        self._bytes += size
+        if tail.bytes > TAIL_BYTES_MAX:
+            self._bytes -= tail.shorten()
         while self._bytes > self._bytes_max:
-            self._bytes -= self._tails.popitem(last=False)[1].bytes
+            self._bytes -= tails.popitem(last=False)[1].bytes
 
     def read(
         self, queue: ConsumeQueue, offset: int, entries_max: int
@@ -109,13 +113,13 @@ class QueueTailCache:
             return all_entries[0], records[0]
         return np.concatenate(all_entries[::-1]), b"".join(reversed(records))
 
-    def newest(self, queue: ConsumeQueue, offset: int) -> tuple[EntryArray, bytes] | None:
-        """Return entries and records of the newest batch if it starts at a queue offset."""
+    def newest(self, queue: ConsumeQueue, offset: int) -> tuple[bytes, bytes] | None:
+        """Return encoded entries and records of the newest batch if it starts at a queue offset."""
         tail = self._tails.get(queue)
         if tail is None:
             return None
         first, entries, frames = tail.batches[-1]
-        return (np.frombuffer(entries, ENTRY), frames) if first == offset else None
+        return (entries, frames) if first == offset else None
 
     def drop_topics(self, topics: Container[str]) -> None:
         """Remove the tails of deleted topics."""

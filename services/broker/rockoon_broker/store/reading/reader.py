@@ -30,7 +30,7 @@ from rockoon_broker.store.queues.tails import QueueTailCache
 from rockoon_broker.store.retention.retention import DeletionReason
 from rockoon_broker.store.settings import StoreSettings
 from rockoon_core.light_dataclass import light_dataclass
-from rockoon_format.consume_queue import FILLER_SIZE, EntryArray
+from rockoon_format.consume_queue import ENTRY, ENTRY_BYTES, FILLER_SIZE, EntryArray
 from rockoon_format.frames import slices
 from rockoon_format.record import (
     AT_MAGIC,
@@ -235,11 +235,11 @@ class Reader:
         if offset < low:
             return None
         entries, frames = found
-        if len(entries) == 1:
+        if len(entries) == ENTRY_BYTES:
             lengths = len(frames).to_bytes(4, "little")
         else:
-            lengths = entries["size"].astype("<u4").tobytes()
-        return NewestBatch(lengths, frames, low, queue.max_offset)
+            lengths = np.frombuffer(entries, ENTRY)["size"].astype("<u4").tobytes()
+        return tuple.__new__(NewestBatch, (lengths, frames, low, queue.max_offset))
 
     def _found(
         self,
