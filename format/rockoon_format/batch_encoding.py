@@ -332,24 +332,29 @@ def _kernel_arguments(
 ) -> KernelArguments | None:
     """Return the arguments of the kernel for a batch; None if a field is out of its range."""
     if isinstance(sys_flags, int):
-        cached = _cached_arguments(topic, queue_id, sys_flags, born_host)
         try:
             born = _BORN_TIMESTAMP.pack(born_timestamp_ms)
         except struct.error:
             return None
+        cached = _cached_arguments(topic, queue_id, sys_flags, born_host)
         if cached is None:
             return None
-        head, topic_part, _ = cached
-        return head[:AT_BORN_TIMESTAMP] + born + head[AT_BORN_HOST:], topic_part, None
+        front, back, topic_part = cached
+        return front + born + back, topic_part, None
     return _arguments_of(topic, queue_id, sys_flags, born_timestamp_ms, born_host)
 
 
-# Cached without the born timestamp, which differs between the batches of a queue.
 @lru_cache(QUEUES_MAX)
 def _cached_arguments(
     topic: bytes, queue_id: int, sys_flags: int, born_host: bytes
-) -> KernelArguments | None:
-    return _arguments_of(topic, queue_id, sys_flags, 0, born_host)
+) -> tuple[bytes, bytes, bytes] | None:
+    """Return the arguments of the kernel that the batches of a queue share: the fields before and
+    behind the born timestamp, and length and name of the topic."""
+    arguments = _arguments_of(topic, queue_id, sys_flags, 0, born_host)
+    if arguments is None:
+        return None
+    head, topic_part, _ = arguments
+    return head[:AT_BORN_TIMESTAMP], head[AT_BORN_HOST:], topic_part
 
 
 def _arguments_of(

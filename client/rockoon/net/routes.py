@@ -176,6 +176,9 @@ class Routes:
         changes of other topics or logs; services may receive that revision later than the client.
         """
         route = self._topics.get(name)
+        if route is not None and route.changed_revision <= self.revision and name in self._as_of:
+            # The common case, without further calls: each request of a producer needs it.
+            return route.changed_revision
         revision = self.topic_revision(name)
         # If etcd was replaced, the route may have a higher revision of the former etcd.
         return revision if route is None else min(revision, route.changed_revision)

@@ -169,22 +169,21 @@ class ProducerBatch:
             raise fresh(outcome)
         assert outcome is not None
         assert self.queue is not None
-        starts = self._starts
-        if starts is None:
-            starts = self._starts = [0]
-            if self.count > 1:
-                lengths = frombuffer(self.lengths, "<u4")
-                starts = self._starts = (cumsum(lengths, dtype=int64) - lengths).tolist()
         digits = len(self.ids) // self.count
-        run, first = outcome, 0
-        if index and not isinstance(outcome, StoredBatch) and outcome.more:
-            run, first = self._run_of(outcome, index)
+        run, first, distance = outcome, 0, 0
+        if index:
+            if not isinstance(outcome, StoredBatch) and outcome.more:
+                run, first = self._run_of(outcome, index)
+            if self._starts is None:
+                lengths = frombuffer(self.lengths, "<u4")
+                self._starts = (cumsum(lengths, dtype=int64) - lengths).tolist()
+            distance = self._starts[index] - self._starts[first]
         # Positional arguments: keywords would double the cost of this call, which is made for
         # each awaited message.
         return SendResult(
             self.queue,
             run.first_queue_offset + index - first,
-            run.first_physical_offset + starts[index] - starts[first],
+            run.first_physical_offset + distance,
             self.ids[index * digits : (index + 1) * digits].decode(),
             run.store_timestamp_ms,
             run.store_host,

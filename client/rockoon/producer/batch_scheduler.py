@@ -334,8 +334,15 @@ class BatchScheduler:
         queue = self._choose_queue(batch_queue, now)
         if queue is None:
             return None
-        batch = self._assign(batch_queue, queue, now)
-        self._end_loading(now)
+        batch = self._remove_head(batch_queue, queue)
+        # The producer's only shipment; no other batch can join it.
+        slots = self._brokers[queue.broker]
+        batch.shipment = shipment = Shipment(was_idle=True)
+        shipment.count = shipment.left = 1
+        shipment.bytes = batch.bytes
+        slots.in_flight += 1
+        if slots.batches_max > 1:
+            slots.pause_end = now + PAUSE_SECONDS_PER_BATCH
         return batch
 
     def next_alarm(self) -> float | None:
@@ -417,6 +424,14 @@ class BatchScheduler:
                 self.ready(batch_queue)
 
     def _assign(self, batch_queue: BatchQueue, queue: MessageQueue, now: float) -> ProducerBatch:
+        batch = self._remove_head(batch_queue, queue)
+        batch.shipment = self._join_shipment(self._brokers[queue.broker], batch, now)
+        if batch_queue.waiting or batch_queue.batch.bodies:
+            self.ready(batch_queue)
+        return batch
+
+    def _remove_head(self, batch_queue: BatchQueue, queue: MessageQueue) -> ProducerBatch:
+        """Remove and return the batch that will be sent to a queue; it has no shipment yet."""
         batch = batch_queue.remove_head()
         batch.queue = queue
         # Delayed messages are not numbered, because the broker first stores them in another topic.
@@ -426,9 +441,6 @@ class BatchScheduler:
             sequences.assign(batch, queue)
         batch_queue.in_flight += 1
         batch_queue.busy.add(queue)
-        batch.shipment = self._join_shipment(self._brokers[queue.broker], batch, now)
-        if batch_queue.waiting or batch_queue.batch.bodies:
-            self.ready(batch_queue)
         return batch
 
     def _join_shipment(self, slots: BrokerSlots, batch: ProducerBatch, now: float) -> Shipment:
