@@ -138,6 +138,34 @@ async def test_beyond_the_bound_the_topic_used_last_is_checked(
         await stream.close()
 
 
+async def test_a_lower_bound_ends_the_checks_of_other_topics_at_once(
+    cluster: rockoon.Cluster, local_cluster: LocalCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    for topic in ("released", "remaining"):
+        await cluster.admin.create_topic(topic, queues_per_broker=1)
+    async with (
+        running_gateway(local_cluster, name="bounded", admin_listen="127.0.0.1:0") as gateway,
+        WireClient(gateway.address) as client,
+    ):
+        stream = client.telemetry()
+        await stream.tell(producer_settings("released", "remaining"))
+        await client.send(half("released", b"1"))
+        await client.send(half("remaining", b"2"))
+        names = set()
+        while len(names) < 2:
+            names.add((await check_of(stream)).message.topic.name)
+        await cluster.admin.settings.set("gateway", "checked_topics_max", "1", "bounded")
+        assert "transactions of topic released are not checked here any more" in caplog.text
+        await client.send(half("remaining", b"3", "later"))
+        checked = [await check_of(stream)]
+        while checked[-1].message.system_properties.message_id != "later":
+            checked.append(await check_of(stream))
+        # Checks that were sent before the change precede the first check of the later message.
+        checked = [await check_of(stream) for _ in range(6)]
+        assert {each.message.topic.name for each in checked} == {"remaining"}
+        await stream.close()
+
+
 async def test_producers_take_turns_in_being_asked(
     client: WireClient, cluster: rockoon.Cluster
 ) -> None:

@@ -363,7 +363,8 @@ async def serve(
         )
         continue_traces(cluster, exported)
         parts = assembled(settings, cluster, signatures, tasks)
-        frontend.live.follow(parts.use_settings, settings)
+        # Ends before the connection, whose tasks the parts create.
+        opened.callback(frontend.live.follow(parts.use_settings, settings))
         services = parts.services
         opened.push_async_callback(services.sending.close)
 

@@ -45,7 +45,7 @@ class GatewayTransactions:
         checked_max: maximum of topics with checks here; each needs a stream to every broker.
 
     Attributes:
-        checked_max: see the argument; may change.
+        checked_max: see the argument; may change. The checks of excess topics end then.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class GatewayTransactions:
         self._topics = topics
         self._presence = presence
         self._timeout_seconds = timeout_seconds
-        self.checked_max = checked_max
+        self._checked_max = checked_max
         # By producer group, the last used one at the end.
         self._groups: OrderedDict[str, ForwardedTransactions] = OrderedDict()
         self._turns = itertools.count()
@@ -68,13 +68,22 @@ class GatewayTransactions:
         """Number of checks that were sent to producers."""
         presence.on_change.append(self._offer)
 
+    @property
+    def checked_max(self) -> int:
+        return self._checked_max
+
+    @checked_max.setter
+    def checked_max(self, count: int) -> None:
+        self._checked_max = count
+        self._end_excess_checks()
+
     async def begin(self, topic: str, message: AcceptedMessage) -> str:
         """Store a half message; returns the transaction's id.
 
         Raises:
             RockoonError: it is not stored, or no broker replied.
         """
-        group = await self._group(producer_group(topic))
+        group = self._group(producer_group(topic))
         half = await group.forward(
             topic, message.body, message.properties, message.message_group or None
         )
@@ -89,11 +98,11 @@ class GatewayTransactions:
             TransactionNotFound, TransactionEnded: it does not exist, or was ended differently.
             RockoonError: no broker has confirmed it.
         """
-        group = await self._group(producer_group(topic))
+        group = self._group(producer_group(topic))
         half = HalfPosition(position.broker, _ANY_QUEUE_OFFSET, position.physical_offset)
         await group.end(topic, half, resolution, from_check=from_check)
 
-    async def _group(self, name: str) -> ForwardedTransactions:
+    def _group(self, name: str) -> ForwardedTransactions:
         group = self._groups.get(name)
         if group is not None:
             self._groups.move_to_end(name)
@@ -104,16 +113,22 @@ class GatewayTransactions:
             check=self._check,
             delivery_timeout_seconds=self._timeout_seconds,
         )
-        while len(self._groups) > self.checked_max:
+        self._end_excess_checks()
+        return group
+
+    def _end_excess_checks(self) -> None:
+        """End the checks of the topics that were used longest ago, without waiting for brokers."""
+        while len(self._groups) > self._checked_max:
             idle, longest = self._groups.popitem(last=False)
             log.warning(
                 "transactions of topic %s are not checked here any more: there are more topics than"
                 " %d (checked_topics_max)",
                 idle,
-                self.checked_max,
+                self._checked_max,
             )
-            await longest.close()
-        return group
+            self._cluster.tasks.create_task(
+                longest.close(), name=f"end of transaction checks of {idle}"
+            )
 
     def _offer(self, client: GatewayClient) -> None:
         """Receive brokers' checks for a producer's topics from now on, and forward them."""
@@ -128,7 +143,7 @@ class GatewayTransactions:
         try:
             route = await self._topics.route(topic)
             if MessageType.TRANSACTION in accepted_types(route):
-                await self._group(producer_group(topic))
+                self._group(producer_group(topic))
         except RockoonError as failure:
             # Retried with the producer's next settings, or its first half message.
             log.info("transactions of topic %s are not checked yet: %s", topic, failure)
