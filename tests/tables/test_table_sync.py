@@ -25,7 +25,7 @@ from rockoon_spark.stream.plan import QueuePosition, StreamOffsets
 from rockoon_spark.tables import sync as table_sync
 from rockoon_spark.tables.rows import UnusableTable, raw_schema
 from rockoon_spark.tables.sync import Stopped, SyncSettings, TableCommit, TableSync
-from rockoon_spark.tables.synced_table import OtherCommit, SyncedTable, TableError
+from rockoon_spark.tables.synced_table import OFFSETS, OtherCommit, SyncedTable, TableError
 from support.lake import Lake
 from support.rest_catalog import Refused, RestCatalogServer
 
@@ -279,16 +279,23 @@ def stopped_between_the_commits(settings: SyncSettings, rest: RestCatalogServer)
     rest.before_commit = lambda _: None
 
 
+@pytest.mark.parametrize("is_former", [False, True])
 def test_undecoded_messages_are_not_repeated_if_a_writer_dies_between_both_commits(
     cluster: DisposableCluster,
     topic: str,
     settings: SyncSettings,
     lake_over_http: Lake,
     rest: RestCatalogServer,
+    monkeypatch: pytest.MonkeyPatch,
+    is_former: bool,
 ) -> None:
     create(rest.catalog, settings)
     send(cluster, topic, [*orders(1, 2), b"bad"])
-    stopped_between_the_commits(settings, rest)
+    with monkeypatch.context() as version:
+        if is_former:
+            # Earlier versions wrote this name to both tables.
+            version.setattr(table_sync, "UNDECODED", OFFSETS)
+        stopped_between_the_commits(settings, rest)
     assert [row["body"] for row in lake_over_http.rows(settings.errors_table)] == [b"bad"]
     assert lake_over_http.rows(settings.table) == []
     send(cluster, topic, [*orders(3), b"worse"])

@@ -3,7 +3,8 @@
     rockoon.offsets.TOPIC   in the summary of a snapshot: next offset of each queue, as
                             `StreamOffsets` encodes it, with the identity of the cluster
     rockoon.undecoded.TOPIC the same in a table of undecoded messages. Another name, so that a run
-                            that writes all messages to this table does not continue there
+                            that writes all messages to this table does not continue there. A
+                            table of an earlier version has the former name until the next commit
     rockoon.losses.TOPIC    in the same summary: lost messages, if the commit continued after a loss
 
 Invariants:
@@ -149,6 +150,8 @@ class SyncedTable:
         self._catalog = catalog
         self._topic = topic
         self._offsets = prefix + topic
+        # OFFSETS of a run that writes all messages do no harm here, because `positions` decides.
+        self._read_offsets = tuple(dict.fromkeys((prefix + topic, OFFSETS + topic)))
         self._table: Table | None = None
 
     def load(self) -> None:
@@ -194,15 +197,15 @@ class SyncedTable:
             TableError: the offsets are of another cluster, or the table was rolled back so far that
                 no snapshot has them.
         """
-        for snapshot in self._ancestors():
-            if text := self._offsets_in(snapshot):
-                offsets = self._parsed(text, cluster_id)
-                return TopicState(offsets, snapshot.snapshot_id, snapshot.timestamp_ms)
-        text = self.table.properties.get(self._offsets)
-        if not text:
-            return TopicState(INITIAL)
-        self._refuse_rolled_back(json.loads(text))
-        return TopicState(self._parsed(text, cluster_id))
+        for name in self._read_offsets:
+            for snapshot in self._ancestors():
+                if text := _property_of(snapshot, name):
+                    offsets = self._parsed(name, text, cluster_id)
+                    return TopicState(offsets, snapshot.snapshot_id, snapshot.timestamp_ms)
+            if text := self.table.properties.get(name):
+                self._refuse_rolled_back(name, json.loads(text))
+                return TopicState(self._parsed(name, text, cluster_id))
+        return TopicState(INITIAL)
 
     def _ancestors(self) -> Iterator[Snapshot]:
         """Yield the current snapshot, and its ancestors that have not expired."""
@@ -212,32 +215,32 @@ class SyncedTable:
             parent = snapshot.parent_snapshot_id
             snapshot = None if parent is None else self.table.snapshot_by_id(parent)
 
-    def _offsets_in(self, snapshot: Snapshot) -> str | None:
-        summary = snapshot.summary
-        return None if summary is None else summary.additional_properties.get(self._offsets)
-
-    def _refuse_rolled_back(self, content: dict[str, Any]) -> None:
+    def _refuse_rolled_back(self, name: str, content: dict[str, Any]) -> None:
         """Refuse the offsets of the table property if the current snapshot does not include them:
         it is older, or a snapshot outside of its history has offsets.
         """
         current = self.table.current_snapshot()
         number = 0 if current is None else current.sequence_number or 0
         is_older = number < content["sequence"] and self.table.format_version > 1
-        if current is None or is_older or any(map(self._offsets_in, self.table.snapshots())):
+        if (
+            current is None
+            or is_older
+            or any(_property_of(snapshot, name) for snapshot in self.table.snapshots())
+        ):
             raise TableError(
-                f"table {self.name} was rolled back or replaced: property {self._offsets} has"
+                f"table {self.name} was rolled back or replaced: property {name} has"
                 " offsets, but no snapshot in the history of the current one has them. Remove the"
                 " property to append the topic from its start, or roll the table forward"
             )
 
-    def _parsed(self, text: str, cluster_id: int) -> StreamOffsets:
+    def _parsed(self, name: str, text: str, cluster_id: int) -> StreamOffsets:
         content = json.loads(text)
         other = int(content.get("cluster", "0"), 16)
         if other and cluster_id and other != cluster_id:
             raise TableError(
                 f"table {self.name} has offsets of topic {self._topic} of another cluster:"
                 f" {other:x}, not {cluster_id:x}. Use another table, or remove the property"
-                f" {self._offsets} and its snapshots"
+                f" {name} and its snapshots"
             )
         return StreamOffsets.parse(content)
 
@@ -327,3 +330,8 @@ class SyncedTable:
         with self._own_files():
             found = self.table.scan(row_filter=wanted, selected_fields=POSITION).to_arrow()
         return set(zip(*(found.column(name).to_pylist() for name in POSITION), strict=True))
+
+
+def _property_of(snapshot: Snapshot, name: str) -> str | None:
+    summary = snapshot.summary
+    return None if summary is None else summary.additional_properties.get(name)
