@@ -1,8 +1,8 @@
 """Result of a command: its last lines, and a file for node_exporter's textfile collector.
 
 Prometheus cannot scrape a job, because its process ends. The file remains, and the age of the last
-success grows while no job runs, so an alert can detect that. Each command has its own file.
-Format: Prometheus's text exposition format.
+success grows while no job runs, so an alert can detect that. Each command and target has its
+own file. Format: Prometheus's text exposition format.
 """
 
 import os

@@ -111,7 +111,9 @@ def lag(settings: SyncSettings) -> list[TableQueueLag]:
 
 
 def failure_text(error: BaseException) -> str | None:
-    """Return the sentence for an expected failure; None for a bug."""
+    """Return the sentence for an expected failure; None for other errors, which the caller raises
+    unchanged.
+    """
     if isinstance(error, EXPECTED):
         return str(error)
     if isinstance(error, BrokenPipeError):
