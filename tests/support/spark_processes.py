@@ -125,6 +125,19 @@ def kill_workers(spark: SparkSession, job: threading.Thread, is_amid: Callable[[
 
 
 @contextmanager
+def stopped_daemon(spark: SparkSession) -> Iterator[None]:
+    """Within the block, Spark's daemon forks and kills no Python workers."""
+    daemons = _daemons(spark)
+    for pid in daemons:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in daemons:
+            os.kill(pid, signal.SIGCONT)
+
+
+@contextmanager
 def workers_with_small_files(spark: SparkSession, bytes_max: int) -> Iterator[None]:
     """Let no file that a Python worker writes grow beyond some bytes, as if the disk were full."""
     # Workers are forked by a daemon, which begins with the first of them.
