@@ -72,10 +72,10 @@ class RowDivider:
         """Add a row; return the segment that it does not fit into, if there is one.
 
         Raises:
-            InvalidArgument: the row has no body.
+            InvalidArgument: the row has no body or no topic.
         """
         message = message_of(row)
-        topic, key = self._topic or row["topic"], row.get("key")
+        topic, key = topic_of(row, self._topic), row.get("key")
         size = _size(row, message)
         queue = self._queue(topic, key)
         complete = None
@@ -124,6 +124,22 @@ def message_of(row: Mapping[str, Any]) -> OnceMessage:
         row.get("tags"),
         dict(row.get("properties") or ()),
     )
+
+
+def topic_of(row: Mapping[str, Any], topic: str) -> str:
+    """Return the topic of a row.
+
+    Args:
+        row: of the task.
+        topic: of every row; empty if rows have a column `topic`.
+
+    Raises:
+        InvalidArgument: the column has no topic.
+    """
+    found: str | None = topic or row["topic"]
+    if not found:
+        raise InvalidArgument(reason="a row has no topic")
+    return found
 
 
 def _weight(scope: bytes, queue: MessageQueue) -> bytes:

@@ -50,7 +50,7 @@ from rockoon.errors import NoWritableQueue
 from rockoon.producer.queue_selectors import accepting, for_keys
 from rockoon.producer.receipt import SentSpans
 from rockoon_spark.endpoint import ClusterEndpoint, connect
-from rockoon_spark.repeatable_batches import RowDivider, Segment, TopicQueues, message_of
+from rockoon_spark.repeatable_batches import RowDivider, Segment, TopicQueues, message_of, topic_of
 from rockoon_spark.source.option_table import OptionError, Use, given_options, one_of
 from rockoon_spark.source.options import endpoint_of
 
@@ -244,7 +244,7 @@ class _PlainSender:
         for row in rows:
             message = message_of(row)
             self._producer.send(
-                self._topic or row["topic"],
+                topic_of(row, self._topic),
                 message.body,
                 ordering_key=row.get("key"),
                 keys=message.keys,
@@ -276,7 +276,7 @@ class _OnceSender:
 
     async def send(self, rows: list[dict[str, Any]]) -> None:
         for row in rows:
-            topic = self._topic or row["topic"]
+            topic = topic_of(row, self._topic)
             if topic not in self._queues:
                 self._queues[topic] = await self._queues_of(topic)
             segment = self._divider.add(row)

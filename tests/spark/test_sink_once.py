@@ -169,6 +169,17 @@ def test_a_row_without_a_body_fails_the_task(cluster: DisposableCluster) -> None
         send(iter([row]), options(cluster, cluster.new_topic("none")), TASK)
 
 
+@pytest.mark.parametrize("idempotent", [False, True])
+@pytest.mark.parametrize("topic", [None, ""])
+def test_a_row_without_a_topic_fails_the_task(
+    cluster: DisposableCluster, topic: str | None, idempotent: bool
+) -> None:
+    schema = pa.schema([("body", pa.binary()), ("topic", pa.string())])
+    row = pa.RecordBatch.from_pylist([{"body": b"b", "topic": topic}], schema)
+    with pytest.raises(InvalidArgument, match="a row has no topic"):
+        send(iter([row]), options(cluster, "", idempotent=idempotent), TASK)
+
+
 QUEUES = [MessageQueue("t", f"broker-{n // 4}", n % 4) for n in range(8)]
 
 
