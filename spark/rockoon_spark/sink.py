@@ -15,12 +15,15 @@ task. The tasks of a batch send in parallel, and the next batch of a stream begi
 done: rows of one key stay in order from batch to batch, and within a batch if one task has them.
 
 Each row is stored at least once. It is stored once if all attempts of its task have the same rows
-in the same order, see `rockoon_spark.repeatable_batches`. Attempts are those of a batch write, also
-speculative ones, and those of a batch of a stream, also after a restart from the checkpoint. These
-attempts may store a row again:
+in the same order under the same partition id, see `rockoon_spark.repeatable_batches`. Attempts are
+those of a batch write, also speculative ones, and those of a batch of a stream, also after a
+restart from the checkpoint. These attempts may store a row again:
 
 - an attempt with other rows, or with the same rows in another order, for example after a shuffle;
-- an attempt after queues were added to the topic or its brokers were drained or removed;
+- an attempt after a restart whose batch has other tasks: a stream of topics with another
+  minPartitions or without a queue that was deleted; a stream of files without a fixed
+  spark.sql.files.minPartitionNum, because the number of tasks then depends on the registered cores;
+- an attempt after queues were added to the target topic or its brokers were drained or removed;
 - an attempt after the broker has forgotten the first one (`producer_memory_hours`,
   `producer_sequences_max`);
 - a second run of a batch write that failed as a whole, and any write with idempotent = false.
