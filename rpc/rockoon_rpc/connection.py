@@ -61,7 +61,11 @@ class EndedSession:
     def close(self, code: int, text: str) -> None: ...
 
     def respond(
-        self, stream: int, message: bytes, trailing: Metadata = (), framed: bool = False
+        self,
+        stream: int,
+        message: bytes | list[bytes],
+        trailing: Metadata = (),
+        framed: bool = False,
     ) -> bool:
         return True
 

@@ -231,7 +231,11 @@ class FallbackServerSession(LibrarySession):
     # Output.
 
     def respond(
-        self, stream: int, message: bytes, trailing: Metadata = (), framed: bool = False
+        self,
+        stream: int,
+        message: bytes | list[bytes],
+        trailing: Metadata = (),
+        framed: bool = False,
     ) -> bool:
         found = self._streams.get(stream)
         if found is None or found.ending is not None:

@@ -165,7 +165,7 @@ class ServerCall(MessageStream):
         except Exception as failure:  # noqa: BLE001 - logged there
             self.raised(failure)
 
-    def _respond(self, message: bytes, *, framed: bool = False) -> None:
+    def _respond(self, message: bytes | list[bytes], *, framed: bool = False) -> None:
         connection = self.connection
         is_out = connection.session.respond(self.id, message, self._trailing, framed)
         self.has_begun = True

@@ -208,7 +208,11 @@ class ServerSession(Session, Protocol):
     """
 
     def respond(
-        self, stream: int, message: bytes, trailing: Metadata = (), framed: bool = False
+        self,
+        stream: int,
+        message: bytes | list[bytes],
+        trailing: Metadata = (),
+        framed: bool = False,
     ) -> bool:
         """Send the only reply of a call and status OK, with headers if they were not sent; return
         as `send` does. The stream ends as soon as all bytes are in the output.

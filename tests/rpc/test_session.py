@@ -156,6 +156,11 @@ def test_pieces_and_framed_messages_are_sent_as_they_are(paired: Factory) -> Non
     pair.server.respond(3, b"\0\0\0\0\x03one", framed=True)
     pair.move()
     assert pair.of_client()[-1][-1] == b"one"
+    pair.client.request(pair.head(), b"")
+    pair.move()
+    pair.server.respond(5, [b"in ", b"", b"three pieces"])
+    pair.move()
+    assert pair.of_client()[-1][-1] == b"in three pieces"
 
 
 def test_an_answer_before_the_end_of_the_requests_ends_the_call(paired: Factory) -> None:

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
 
 from rockoon_broker.store.settings import Flush
+from rockoon_proto.v1.broker_pb2 import COLUMN_BODY, ReadLogRequest
 from rockoon_spark.files import LogFile, list_log
 from rockoon_spark.records.selection import EVERYTHING
 from rockoon_spark.source.broker_partition import BrokerPartition
@@ -187,7 +188,9 @@ async def test_in_a_live_log_damage_is_told_once_wherever_it_is_cut(
             kept = {path: path.read_bytes() for path in (store / "commitlog").iterdir()}
             damage(store, places[victim], fault)
             start, _ = places[victim]
-            for cuts in around(places[victim]):
+            # Whole records, and only a column of them.
+            columns = ReadLogRequest(topics=["T"], columns=[COLUMN_BODY])
+            for cuts, wanted in product(around(places[victim]), (ReadLogRequest(), columns)):
                 bounds = [0, *(each for each in cuts if 0 < each < end), end]
                 partitions = [
                     BrokerPartition(
@@ -197,6 +200,7 @@ async def test_in_a_live_log_damage_is_told_once_wherever_it_is_cut(
                         start=first,
                         stop=behind,
                         at_record=first == 0,
+                        wanted=wanted,
                     )
                     for first, behind in pairwise(bounds)
                 ]

@@ -46,15 +46,16 @@ def cheap_queues(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_plan, "_QUEUE_COST", 0)
 
 
-def read(partitions: Sequence[LogPartition], selection: Selection) -> list[Row]:
-    columns = ["topic", "queue", "queue_offset", "body", "store_time"]
+COLUMNS = ("topic", "queue", "queue_offset", "body", "store_time")
 
+
+def read(partitions: Sequence[LogPartition], selection: Selection) -> list[Row]:
     def fail(damage: object) -> None:
         raise AssertionError(damage)
 
     found: list[Row] = []
     for partition in pickle.loads(pickle.dumps(partitions)):
-        for batch in rows(partition.read(), selection, columns, fail):
+        for batch in rows(partition.read(), selection, COLUMNS, fail):
             *others, times = (column.to_pylist() for column in batch.columns)
             times_ms = [round(time.timestamp() * 1000) for time in times]
             found += zip(*others, times_ms, strict=True)
@@ -65,7 +66,7 @@ async def plan(
     nameserver: BrokerRoutes, selection: Selection, split_bytes: int = 1 << 20, **options: Any
 ) -> Sequence[LogPartition]:
     live = LiveCluster(nameserver.address, **options)
-    return await asyncio.to_thread(live.partitions, selection, split_bytes)
+    return await asyncio.to_thread(live.partitions, selection, split_bytes, None, COLUMNS)
 
 
 async def rows_of(nameserver: BrokerRoutes, selection: Selection, **options: Any) -> list[Row]:
@@ -221,7 +222,8 @@ async def test_an_older_broker_that_ignores_the_new_fields_gives_the_right_rows(
     ask = LogClient.ask
 
     def of_former_version(client: LogClient, request: ReadLogRequest) -> None:
-        for name in ("topics", "queues", "from_store_timestamp_ms", "until_store_timestamp_ms"):
+        times = ("from_store_timestamp_ms", "until_store_timestamp_ms")
+        for name in ("topics", "queues", *times, "columns"):
             request.ClearField(name)
         ask(client, request)
 

@@ -58,6 +58,25 @@ class KeyKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     KEY: _ClassVar[KeyKind]
     UNIQUE_ID: _ClassVar[KeyKind]
+
+class LogColumn(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    LOG_COLUMN_UNSPECIFIED: _ClassVar[LogColumn]
+    COLUMN_PHYSICAL_OFFSET: _ClassVar[LogColumn]
+    COLUMN_QUEUE_OFFSET: _ClassVar[LogColumn]
+    COLUMN_BORN_TIME: _ClassVar[LogColumn]
+    COLUMN_STORE_TIME: _ClassVar[LogColumn]
+    COLUMN_PREPARED_OFFSET: _ClassVar[LogColumn]
+    COLUMN_QUEUE: _ClassVar[LogColumn]
+    COLUMN_FLAG: _ClassVar[LogColumn]
+    COLUMN_SYS_FLAG: _ClassVar[LogColumn]
+    COLUMN_RECONSUME_TIMES: _ClassVar[LogColumn]
+    COLUMN_SIZE: _ClassVar[LogColumn]
+    COLUMN_TOPIC: _ClassVar[LogColumn]
+    COLUMN_KEYS: _ClassVar[LogColumn]
+    COLUMN_TAGS: _ClassVar[LogColumn]
+    COLUMN_UNIQUE_KEY: _ClassVar[LogColumn]
+    COLUMN_BODY: _ClassVar[LogColumn]
 ORDINARY: Handling
 DELAYED: Handling
 HALF: Handling
@@ -88,6 +107,22 @@ ROLLBACK: Resolution
 UNKNOWN: Resolution
 KEY: KeyKind
 UNIQUE_ID: KeyKind
+LOG_COLUMN_UNSPECIFIED: LogColumn
+COLUMN_PHYSICAL_OFFSET: LogColumn
+COLUMN_QUEUE_OFFSET: LogColumn
+COLUMN_BORN_TIME: LogColumn
+COLUMN_STORE_TIME: LogColumn
+COLUMN_PREPARED_OFFSET: LogColumn
+COLUMN_QUEUE: LogColumn
+COLUMN_FLAG: LogColumn
+COLUMN_SYS_FLAG: LogColumn
+COLUMN_RECONSUME_TIMES: LogColumn
+COLUMN_SIZE: LogColumn
+COLUMN_TOPIC: LogColumn
+COLUMN_KEYS: LogColumn
+COLUMN_TAGS: LogColumn
+COLUMN_UNIQUE_KEY: LogColumn
+COLUMN_BODY: LogColumn
 
 class AppendRequest(_message.Message):
     __slots__ = ("topic", "queue_id", "frames", "record_lengths", "route_revision", "request_id", "handling", "producer_id", "first_sequence", "first_sent_ms_ago", "traceparent", "more")
@@ -546,7 +581,7 @@ class LogQueueRange(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...
 
 class ReadLogRequest(_message.Message):
-    __slots__ = ("physical_offset", "at_record", "end_offset", "max_bytes", "with_deleted_topics", "topics", "queues", "from_store_timestamp_ms", "until_store_timestamp_ms", "with_queue_ends")
+    __slots__ = ("physical_offset", "at_record", "end_offset", "max_bytes", "with_deleted_topics", "topics", "queues", "from_store_timestamp_ms", "until_store_timestamp_ms", "with_queue_ends", "columns")
     PHYSICAL_OFFSET_FIELD_NUMBER: _ClassVar[int]
     AT_RECORD_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -557,6 +592,7 @@ class ReadLogRequest(_message.Message):
     FROM_STORE_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
     UNTIL_STORE_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
     WITH_QUEUE_ENDS_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
     physical_offset: int
     at_record: bool
     end_offset: int
@@ -567,7 +603,26 @@ class ReadLogRequest(_message.Message):
     from_store_timestamp_ms: int
     until_store_timestamp_ms: int
     with_queue_ends: bool
-    def __init__(self, physical_offset: _Optional[int] = ..., at_record: _Optional[bool] = ..., end_offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., with_deleted_topics: _Optional[bool] = ..., topics: _Optional[_Iterable[str]] = ..., queues: _Optional[_Iterable[_Union[LogQueueRange, _Mapping]]] = ..., from_store_timestamp_ms: _Optional[int] = ..., until_store_timestamp_ms: _Optional[int] = ..., with_queue_ends: _Optional[bool] = ...) -> None: ...
+    columns: _containers.RepeatedScalarFieldContainer[LogColumn]
+    def __init__(self, physical_offset: _Optional[int] = ..., at_record: _Optional[bool] = ..., end_offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., with_deleted_topics: _Optional[bool] = ..., topics: _Optional[_Iterable[str]] = ..., queues: _Optional[_Iterable[_Union[LogQueueRange, _Mapping]]] = ..., from_store_timestamp_ms: _Optional[int] = ..., until_store_timestamp_ms: _Optional[int] = ..., with_queue_ends: _Optional[bool] = ..., columns: _Optional[_Iterable[_Union[LogColumn, str]]] = ...) -> None: ...
+
+class LogColumns(_message.Message):
+    __slots__ = ("records", "columns")
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    records: int
+    columns: _containers.RepeatedCompositeFieldContainer[LogColumnValues]
+    def __init__(self, records: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[LogColumnValues, _Mapping]]] = ...) -> None: ...
+
+class LogColumnValues(_message.Message):
+    __slots__ = ("values", "bounds", "validity")
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    BOUNDS_FIELD_NUMBER: _ClassVar[int]
+    VALIDITY_FIELD_NUMBER: _ClassVar[int]
+    values: bytes
+    bounds: bytes
+    validity: bytes
+    def __init__(self, values: _Optional[bytes] = ..., bounds: _Optional[bytes] = ..., validity: _Optional[bytes] = ...) -> None: ...
 
 class LogQueueEnds(_message.Message):
     __slots__ = ("topic", "queue_ids", "end_offsets")
@@ -580,7 +635,7 @@ class LogQueueEnds(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue_ids: _Optional[_Iterable[int]] = ..., end_offsets: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ReadLogReply(_message.Message):
-    __slots__ = ("frames", "record_lengths", "first_offset", "next_offset", "next_at_record", "skipped_bytes", "log_min_offset", "visible_end", "durable_end", "log_file_bytes", "dropped", "time_run_starts", "queue_entries", "queue_ends")
+    __slots__ = ("frames", "record_lengths", "first_offset", "next_offset", "next_at_record", "skipped_bytes", "log_min_offset", "visible_end", "durable_end", "log_file_bytes", "dropped", "time_run_starts", "queue_entries", "queue_ends", "columns")
     FRAMES_FIELD_NUMBER: _ClassVar[int]
     RECORD_LENGTHS_FIELD_NUMBER: _ClassVar[int]
     FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -595,6 +650,7 @@ class ReadLogReply(_message.Message):
     TIME_RUN_STARTS_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ENTRIES_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ENDS_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
     frames: bytes
     record_lengths: bytes
     first_offset: int
@@ -609,7 +665,8 @@ class ReadLogReply(_message.Message):
     time_run_starts: _containers.RepeatedScalarFieldContainer[int]
     queue_entries: int
     queue_ends: _containers.RepeatedCompositeFieldContainer[LogQueueEnds]
-    def __init__(self, frames: _Optional[bytes] = ..., record_lengths: _Optional[bytes] = ..., first_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., next_at_record: _Optional[bool] = ..., skipped_bytes: _Optional[int] = ..., log_min_offset: _Optional[int] = ..., visible_end: _Optional[int] = ..., durable_end: _Optional[int] = ..., log_file_bytes: _Optional[int] = ..., dropped: _Optional[_Iterable[_Union[DroppedTopic, _Mapping]]] = ..., time_run_starts: _Optional[_Iterable[int]] = ..., queue_entries: _Optional[int] = ..., queue_ends: _Optional[_Iterable[_Union[LogQueueEnds, _Mapping]]] = ...) -> None: ...
+    columns: _containers.RepeatedCompositeFieldContainer[LogColumns]
+    def __init__(self, frames: _Optional[bytes] = ..., record_lengths: _Optional[bytes] = ..., first_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., next_at_record: _Optional[bool] = ..., skipped_bytes: _Optional[int] = ..., log_min_offset: _Optional[int] = ..., visible_end: _Optional[int] = ..., durable_end: _Optional[int] = ..., log_file_bytes: _Optional[int] = ..., dropped: _Optional[_Iterable[_Union[DroppedTopic, _Mapping]]] = ..., time_run_starts: _Optional[_Iterable[int]] = ..., queue_entries: _Optional[int] = ..., queue_ends: _Optional[_Iterable[_Union[LogQueueEnds, _Mapping]]] = ..., columns: _Optional[_Iterable[_Union[LogColumns, _Mapping]]] = ...) -> None: ...
 
 class CancelDelayedRequest(_message.Message):
     __slots__ = ("message_id", "topic")

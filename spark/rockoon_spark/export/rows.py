@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from rockoon_spark.export.target import BrokerRange, ExportedFile, ExportTarget, Gap, Section
 from rockoon_spark.records.columns import LogRecords, arrow_schema, to_batch
 from rockoon_spark.records.selection import Selection
+from rockoon_spark.records.sent_columns import SentColumns
 from rockoon_spark.source.log_source import (
     ContiguousLog,
     DamagedRange,
@@ -150,7 +151,10 @@ def _batches(
     while start < section.stop:
         try:
             for partition in log.partitions(start, section.stop, at_record=at_record):
-                yield from partition.read()
+                for found in partition.read():
+                    # The partitions were planned without a choice of columns.
+                    assert not isinstance(found, SentColumns)
+                    yield found
         except (DataLost, FileNotFoundError) as error:
             if reading.fails_on_data_loss:
                 raise ExportError(

@@ -16,6 +16,7 @@ from rockoon_spark.broker_calls import READ_RETRY_SECONDS, LogClient
 from rockoon_spark.endpoint import AnyEndpoint
 from rockoon_spark.records.columns import LogRecords
 from rockoon_spark.records.record_run import LogBroken, RecordRun, no_record
+from rockoon_spark.records.sent_columns import SentColumns
 from rockoon_spark.source.log_source import (
     FORGED_FAULT,
     ContiguousPartition,
@@ -35,8 +36,8 @@ class BrokerPartition(ContiguousPartition):
     endpoint: AnyEndpoint
     """Nameservers, which are asked for the broker's new address if it no longer answers."""
     wanted: ReadLogRequest = field(default_factory=ReadLogRequest)
-    """Topics, queues and times of the records that the broker sends; an older broker sends all
-    records."""
+    """Topics, queues, times and columns of the records that the broker sends; an older broker sends
+    all records, with all columns."""
 
     def request(
         self, position: int, stop: int, at_record: bool, *, bytes_max: int = 0
@@ -50,7 +51,7 @@ class BrokerPartition(ContiguousPartition):
         request.max_bytes = bytes_max
         return request
 
-    def read(self) -> Iterator[LogRecords | DamagedRange]:
+    def read(self) -> Iterator[LogRecords | SentColumns | DamagedRange]:
         """Yield the records of the range, read from the broker; see `LogPartition`.
 
         Raises:
@@ -63,15 +64,16 @@ class BrokerPartition(ContiguousPartition):
             if result is None:
                 return
             end, has_more = result
+            whole = self.of_whole_records()
             if has_more:
                 # Damage at the start of the next partition: that partition does not detect it.
-                for batch in self._batches(client, self.request(end, end + 1, at_record=True)):
+                for batch in whole._batches(client, whole.request(end, end + 1, at_record=True)):
                     if isinstance(batch, DamagedRange):
                         yield batch
             if end > self.stop:
                 # The next partition begins at `end`, unless a body contains a forged record.
-                for batch in self._batches(client, self.request(self.stop, end, at_record=False)):
-                    if not isinstance(batch, DamagedRange) and len(batch):
+                for batch in whole._batches(client, whole.request(self.stop, end, at_record=False)):
+                    if isinstance(batch, LogRecords) and len(batch):
                         forged = int(batch.prefix("physical_offset")[0])
                         yield DamagedRange(self._log, forged, end, FORGED_FAULT)
 
@@ -79,14 +81,23 @@ class BrokerPartition(ContiguousPartition):
         """Yield all records of the range, because a broker cannot select records; see
         `ContiguousPartition`.
         """
-        return self.read()
+        for found in self.of_whole_records().read():
+            assert not isinstance(found, SentColumns)
+            yield found
+
+    def of_whole_records(self) -> "BrokerPartition":
+        """Return this partition without a choice of columns."""
+        wanted = ReadLogRequest()
+        wanted.CopyFrom(self.wanted)
+        wanted.ClearField("columns")
+        return replace(self, wanted=wanted)
 
     def _client(self) -> LogClient:
         return LogClient(self.broker, self.address, READ_RETRY_SECONDS, self.endpoint)
 
     def _batches(
         self, client: LogClient, request: ReadLogRequest
-    ) -> Generator[LogRecords | DamagedRange, None, tuple[int, bool] | None]:
+    ) -> Generator[LogRecords | SentColumns | DamagedRange, None, tuple[int, bool] | None]:
         """Yield the records and damaged ranges that start within a request's bounds.
 
         Returns:
@@ -122,7 +133,10 @@ class BrokerPartition(ContiguousPartition):
             # The broker may have left out records; they count too.
             is_filtered = bool(self.wanted.topics)
             has_passed = reply.next_offset > position + reply.skipped_bytes
-            sees_records |= bool(reply.frames) or (is_filtered and has_passed)
+            has_records = bool(reply.frames or reply.columns)
+            sees_records |= has_records or (is_filtered and has_passed)
+            for columns in reply.columns:
+                yield SentColumns(columns, request.columns, self.broker)
             yield from self._records(reply)
             if is_stuck:
                 self._report_loss(position, stop, "the broker lost in a crash")

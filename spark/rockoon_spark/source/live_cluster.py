@@ -67,7 +67,11 @@ class LiveCluster:
     broker: str | None = None
 
     def partitions(
-        self, selection: Selection, split_bytes: int, check: CheckQueues | None = None
+        self,
+        selection: Selection,
+        split_bytes: int,
+        check: CheckQueues | None = None,
+        columns: Sequence[str] = (),
     ) -> Sequence[LogPartition]:
         """Divide the logs of the brokers into partitions; see `LogSource`.
 
@@ -84,7 +88,7 @@ class LiveCluster:
         topics = SelectedTopics.of(topology.routes, selection) if selection.narrows_topics else None
 
         def of_broker(broker: str, address: str) -> Sequence[LogPartition]:
-            return self.partitions_of(broker, address, selection, split_bytes, topics)
+            return self.partitions_of(broker, address, selection, split_bytes, topics, columns)
 
         found = self._of_brokers(topology, selection, of_broker)
         return [partition for own in found for partition in own]
@@ -144,11 +148,13 @@ class LiveCluster:
         selection: Selection,
         split_bytes: int,
         topics: SelectedTopics | None = None,
+        columns: Sequence[str] = (),
     ) -> Sequence[LogPartition]:
         """Divide the log of one broker into partitions; see `partitions`.
 
         Args:
             topics: the selected topics; None to read the log as a whole.
+            columns: see `LogSource.partitions`.
 
         Raises:
             RockoonError: it does not answer, or refuses the call.
@@ -158,7 +164,7 @@ class LiveCluster:
             refusal: NotPermitted | None = None
             if topics is not None:
                 try:
-                    found = self._of_topics(client, topics, selection, split_bytes)
+                    found = self._of_topics(client, topics, selection, split_bytes, columns)
                 except NotPermitted as error:
                     # The key may have `admin` on the cluster, and with it the whole log.
                     refusal = error
@@ -171,12 +177,17 @@ class LiveCluster:
                 raise refusal or error from None
 
     def _of_topics(
-        self, client: LogClient, topics: SelectedTopics, selection: Selection, split_bytes: int
+        self,
+        client: LogClient,
+        topics: SelectedTopics,
+        selection: Selection,
+        split_bytes: int,
+        columns: Sequence[str],
     ) -> Sequence[LogPartition] | None:
         """Return the partitions of some topics; None if the broker is too old to choose by queue
         or by log.
         """
-        wanted = topics.log_request(selection, client.broker)
+        wanted = topics.log_request(selection, client.broker, columns)
         # An empty request returns only the ends.
         ends = client.read(ReadLogRequest(topics=wanted.topics))
         if not ends.HasField("queue_entries"):
@@ -401,9 +412,10 @@ def _of_times(
 
 def _first_store_ms(client: LogClient, partition: BrokerPartition, end: int) -> int:
     """Return the store time of the first record at or after a partition's start."""
+    whole = partition.of_whole_records()
     position, at_record = partition.start, partition.at_record
     while position < end:
-        reply = client.read(partition.request(position, end, at_record, bytes_max=1))
+        reply = client.read(whole.request(position, end, at_record, bytes_max=1))
         for records in records_of(reply, client.broker):
             return int(records.store_timestamps_ms[0])
         if reply.next_offset == position and reply.next_at_record == at_record:

@@ -29,6 +29,7 @@ from rockoon_format.frames import IntArray
 from rockoon_format.names import is_system_topic
 from rockoon_spark.records.columns import CHECKED, LogRecords, to_batch
 from rockoon_spark.records.selection import Coverage, QueueKey, Selection
+from rockoon_spark.records.sent_columns import SentColumns
 
 if TYPE_CHECKING:
     # Only jobs use it; its import would cost each start of a stream.
@@ -84,8 +85,11 @@ class LastRecord:
 class LogPartition(Protocol):
     """Partition that one task reads: some records of a log. Can be pickled."""
 
-    def read(self) -> Iterator[LogRecords | DamagedRange]:
+    def read(self) -> Iterator[LogRecords | SentColumns | DamagedRange]:
         """Yield the records in batches, in the order of the log, and the damaged ranges.
+
+        Columns are yielded for selected records with correct checksums, and only if the plan was
+        made for these columns.
 
         Raises:
             DataLost: records were deleted after the read was planned, and options forbid that.
@@ -121,7 +125,7 @@ class ContiguousPartition(ABC):
         ]
 
     @abstractmethod
-    def read(self) -> Iterator[LogRecords | DamagedRange]:
+    def read(self) -> Iterator[LogRecords | SentColumns | DamagedRange]:
         """Yield the records of the partition; see `LogPartition`. Records of deleted topics are
         omitted.
         """
@@ -261,7 +265,11 @@ class LogSource(Protocol):
     """The logs of one broker or of several. Can be pickled."""
 
     def partitions(
-        self, selection: Selection, split_bytes: int, check: CheckQueues | None = None
+        self,
+        selection: Selection,
+        split_bytes: int,
+        check: CheckQueues | None = None,
+        columns: Sequence[str] = (),
     ) -> Sequence[LogPartition]:
         """Divide the current logs and generations into partitions.
 
@@ -271,6 +279,7 @@ class LogSource(Protocol):
             selection: the records to read.
             split_bytes: maximum size of a partition.
             check: called once, before any log is read.
+            columns: the only columns that the reader needs; empty: it needs whole records.
         """
 
     def existing(self) -> ExistingQueues | None:
@@ -312,7 +321,7 @@ RECORD_FAULT = "are a record with a wrong checksum"
 
 
 def rows(
-    found: Iterable[LogRecords | DamagedRange],
+    found: Iterable[LogRecords | SentColumns | DamagedRange],
     selection: Selection,
     columns: Sequence[str],
     report: Callable[[DamagedRange], None],
@@ -330,6 +339,9 @@ def rows(
         if isinstance(each, DamagedRange):
             report(each)
             continue
+        if isinstance(each, SentColumns):
+            yield each.to_batch(columns)
+            continue
         records = each
         if "tags" in selection.one_of:
             # The tag of a damaged record is unknown, so the damage is reported before the selection
@@ -344,7 +356,7 @@ def rows(
 
 
 def rows_of_schema(
-    found: Iterable[LogRecords | DamagedRange],
+    found: Iterable[LogRecords | SentColumns | DamagedRange],
     selection: Selection,
     schema: pa.Schema,
     report: Callable[[DamagedRange], None],

@@ -119,7 +119,8 @@ class SourceOptions:
             return []
         has_names = self.topics or any(self.bounded.values())
         check = partial(_refuse_absent, self) if has_names else None
-        return self.source.partitions(self.selection, self.split_bytes, check)
+        columns = self.schema.names
+        return self.source.partitions(self.selection, self.split_bytes, check, columns)
 
     def rows(self, partition: LogPartition) -> Iterator[pa.RecordBatch]:
         """Read the rows of a partition.

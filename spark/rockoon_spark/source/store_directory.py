@@ -51,7 +51,11 @@ class StoreDirectory:
     fails_on_data_loss: bool = True
 
     def partitions(
-        self, selection: Selection, split_bytes: int, check: CheckQueues | None = None
+        self,
+        selection: Selection,
+        split_bytes: int,
+        check: CheckQueues | None = None,
+        columns: Sequence[str] = (),  # noqa: ARG002 - its partitions read whole records
     ) -> Sequence[LogPartition]:
         """Divide the log of the store into partitions; see `LogSource`.
 

@@ -15,6 +15,7 @@ from rockoon_proto.v1.broker_pb2 import LogQueueRange, QueueState, ReadLogReply,
 from rockoon_spark.broker_calls import LogClient, SearchClient, StatusClient
 from rockoon_spark.endpoint import AnyEndpoint
 from rockoon_spark.records.selection import INT64_MAX, INT64_MIN, Range, Selection
+from rockoon_spark.records.sent_columns import numbers_of
 from rockoon_spark.source.queue_partition import (
     BatchRange,
     QueueCoverage,
@@ -60,8 +61,14 @@ class SelectedTopics:
             max(each.changed_revision for each in chosen),
         )
 
-    def log_request(self, selection: Selection, broker: str) -> ReadLogRequest:
-        """Return a request for the selected records of a broker's log, without positions."""
+    def log_request(
+        self, selection: Selection, broker: str, columns: Sequence[str] = ()
+    ) -> ReadLogRequest:
+        """Return a request for the selected records of a broker's log, without positions.
+
+        Args:
+            columns: see `LogSource.partitions`.
+        """
         times = selection.ranges.get("store_time", Range())
         named = sorted(
             {(topic, number) for topic, _, number in [*selection.starts, *selection.ends]}
@@ -81,6 +88,7 @@ class SelectedTopics:
             queues=ranges,
             from_store_timestamp_ms=_first_ms(times),
             until_store_timestamp_ms=_end_ms(times),
+            columns=numbers_of(columns) if _is_of_request(selection) else (),
         )
 
 
@@ -192,6 +200,17 @@ def _search(
         for time_ms, queues in by_time.items():
             found |= search.offsets(queues, topics.route_revision, time_ms)
     return found
+
+
+def _is_of_request(selection: Selection) -> bool:
+    """True if a broker selects exactly the same records by topics, and store times in milliseconds.
+
+    Other selections need whole records.
+    """
+    times = selection.ranges.get("store_time", Range())
+    is_exact = times.most >= 0 and (times.least <= 0 or times.least % 1000 == 0)
+    by_queue = selection.starts, selection.ends, selection.assigned, selection.queue_times
+    return is_exact and "tags" not in selection.one_of and not any(by_queue)
 
 
 def _first_ms(times: Range) -> int:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from rockoon_broker import cold_reads
 from rockoon_broker.broker import Broker
+from rockoon_broker.rpc.log_columns import WantedColumns
 from rockoon_broker.rpc.log_filter import RecordFilter
 from rockoon_broker.rpc.queue_states import OFFSET_MAX
 from rockoon_broker.store.errors import StoreClosed, StoreSyncFailed
@@ -22,6 +23,7 @@ from rockoon_core.errors import (
     StoreCorrupt,
     StoreFailed,
 )
+from rockoon_core.wire_fields import bytes_tag, varint
 from rockoon_format.frames import slices
 from rockoon_proto.v1 import broker_pb2
 
@@ -31,6 +33,8 @@ BYTES_MAX = 4 << 20
 PIECE_BYTES = 1 << 20
 # Limit of the bytes that one call reads; a filter may leave out most records.
 SCANNED_BYTES_MAX = 16 << 20
+
+_FRAMES_TAG = bytes_tag(broker_pb2.ReadLogReply.FRAMES_FIELD_NUMBER)
 
 
 @dataclass(slots=True)
@@ -42,21 +46,42 @@ class LogReadState:
     at_record: bool
     wanted: RecordFilter
     with_deleted_topics: bool = False
+    columns: WantedColumns | None = None
+    """The columns to send; None to send records."""
     skipped_bytes: int = 0
     first_offset: int | None = None
     frames: list[bytes] = field(default_factory=list)
     lengths: list[NDArray[np.uint32]] = field(default_factory=list)
+    batches: list[bytes] = field(default_factory=list)
+    """Pieces of the serialised columns."""
     bytes: int = 0
+    """Length of the records or columns."""
 
-    def add(self, chunk: LogChunk, store: Store) -> None:
+    def add(self, chunk: LogChunk, store: Store) -> bool:
         """Add the wanted records of a chunk; without `with_deleted_topics`, only those of existing
-        topics."""
-        self.position = chunk.next_offset
+        topics.
+
+        Returns:
+            False if they must be in another reply, because this one has columns.
+        """
         kept = self.wanted.mask(chunk.records)
         if not self.with_deleted_topics:
             kept &= kept_records(chunk, store)
-        if not kept.any():
-            return
+        if kept.any():
+            pieces = None if self.columns is None else self.columns.cut(chunk, kept)
+            if pieces is not None:
+                self.batches += pieces
+                self.bytes += sum(map(len, pieces))
+            elif self.batches:
+                return False
+            else:
+                # The rest of the reply has records too.
+                self.columns = None
+                self._add_records(chunk, kept)
+        self.position = chunk.next_offset
+        return True
+
+    def _add_records(self, chunk: LogChunk, kept: NDArray[np.bool_]) -> None:
         if self.first_offset is None:
             self.first_offset = chunk.start + int(chunk.records.offsets[kept.argmax()])
         frames = chunk.frames
@@ -82,8 +107,9 @@ def kept_records(chunk: LogChunk, store: Store) -> NDArray[np.bool_]:
     return kept
 
 
-async def read_log(broker: Broker, request: broker_pb2.ReadLogRequest) -> broker_pb2.ReadLogReply:
-    """Answer a request.
+async def read_log(broker: Broker, request: broker_pb2.ReadLogRequest) -> list[bytes]:
+    """Return the reply to a request as pieces of the serialised message; protobuf would copy the
+    records or columns in it twice.
 
     Raises:
         InvalidArgument, InvalidOffset: a field is out of bounds.
@@ -98,7 +124,9 @@ async def read_log(broker: Broker, request: broker_pb2.ReadLogRequest) -> broker
         raise InvalidArgument(reason=f"max_bytes is {request.max_bytes}, not 1 to {BYTES_MAX}")
     start = request.physical_offset
     wanted = RecordFilter.of(request)
-    state = LogReadState(start, start, request.at_record, wanted, request.with_deleted_topics)
+    columns = WantedColumns.of(request)
+    at_record, with_deleted = request.at_record, request.with_deleted_topics
+    state = LogReadState(start, start, at_record, wanted, with_deleted, columns)
     reads = start < request.end_offset
     if reads:
         try:
@@ -129,7 +157,11 @@ async def read_log(broker: Broker, request: broker_pb2.ReadLogRequest) -> broker
                 for topic, ends in sorted(broker.store.queue_ends().items())
                 if not wanted.topics or topic.encode() in wanted.topics
             )
-    return reply
+    pieces = [reply.SerializeToString(), *state.batches]
+    if state.frames:
+        length = sum(map(len, state.frames))
+        pieces += [_FRAMES_TAG + varint(length), *state.frames]
+    return pieces
 
 
 async def read(broker: Broker, state: LogReadState, end: int, bytes_max: int) -> None:
@@ -139,7 +171,7 @@ async def read(broker: Broker, state: LogReadState, end: int, bytes_max: int) ->
     while state.position < min(end, store.visible_end) and state.bytes < bytes_max:
         # Retention may have run while other tasks ran.
         if state.position < store.log_min_offset:
-            if state.frames:
+            if state.frames or state.batches:
                 return
             raise LogTrimmed(
                 position=state.position,
@@ -147,17 +179,21 @@ async def read(broker: Broker, state: LogReadState, end: int, bytes_max: int) ->
                 log_min_offset=store.log_min_offset,
             )
         if state.at_record:
-            wanted = min(PIECE_BYTES, bytes_max - state.bytes, end - state.position)
+            # Columns are shorter than their records, so the room for them would shrink the pieces.
+            room = bytes_max if state.batches else bytes_max - state.bytes
+            wanted = min(PIECE_BYTES, room, end - state.position)
             read_piece = partial(store.read_log, state.position, wanted, PIECE_BYTES)
             chunk = await cold_reads.read(read_piece)
             if chunk.skipped_bytes:
                 # Skipped bytes can only be at the beginning of a reply.
-                if not state.frames and state.position == state.start:
+                is_first = not (state.frames or state.batches)
+                if is_first and state.position == state.start:
                     state.position = chunk.next_offset
                     state.skipped_bytes = chunk.skipped_bytes
                     state.at_record = chunk.next_at_record
                 return
-            state.add(chunk, store)
+            if not state.add(chunk, store):
+                return
             if state.frames and chunk.next_offset != chunk.start + len(chunk.frames):
                 # A file ends here: the next record is not adjacent.
                 return
@@ -172,10 +208,10 @@ async def read(broker: Broker, state: LogReadState, end: int, bytes_max: int) ->
 
 
 def to_wire(state: LogReadState, store: Store) -> broker_pb2.ReadLogReply:
+    """Return the reply without its records or columns."""
     first = state.position if state.first_offset is None else state.first_offset
     lengths = np.concatenate(state.lengths) if state.lengths else np.zeros(0, np.uint32)
     return broker_pb2.ReadLogReply(
-        frames=b"".join(state.frames),
         record_lengths=lengths.astype("<u4", copy=False).tobytes(),
         first_offset=first,
         next_offset=state.position,

@@ -108,11 +108,17 @@ def add_to_server(service: "BrokerService", server: aio.Server) -> None:
         request_deserializer=append_request,
         response_serializer=broker_pb2.AppendReply.SerializeToString,
     )
+    # Its reply is already in pieces.
+    read_log_method: Any = grpc.unary_unary_rpc_method_handler(
+        service.ReadLog,
+        request_deserializer=broker_pb2.ReadLogRequest.FromString,
+    )
     handlers: dict[str, Any] = {
         "Append": append,
         "AppendStream": append_stream,
         "Pull": pull,
         "PullStream": pull_stream,
+        "ReadLog": read_log_method,
     }
     server.add_registered_method_handlers(SERVICE_NAME, handlers)
 
@@ -430,9 +436,9 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
     ) -> broker_pb2.QueryMessagesReply:
         return await query_messages(self._open(), request, self._clock)
 
-    async def ReadLog(
+    async def ReadLog(  # type: ignore[override]  # as `add_to_server` registers it
         self, request: broker_pb2.ReadLogRequest, context: object
-    ) -> broker_pb2.ReadLogReply:
+    ) -> list[bytes]:
         broker = await self._confirmed_leader() if request.with_queue_ends else self._open()
         return await read_log(broker, request)
 
