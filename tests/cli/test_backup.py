@@ -31,10 +31,17 @@ def test_backups_are_made_listed_verified_and_restored(rockoon: Command, tmp_pat
     assert f"{made['backup']}/routes is damaged" in ran.out
     assert ran.err == f"rockoon: backup {made['backup']} is damaged: 1 files\n"
     manifest = tmp_path / "backups" / made["backup"] / "manifest.json"
+    content = manifest.read_bytes()
     manifest.write_text("{}")
     assert rockoon("backup", "list", place, "--json").json["unreadable"] == [made["backup"]]
     assert f"{manifest} is damaged" in rockoon.fails("backup", "verify", place)
-    # It does not stop later backups, and is reported until it is removed.
+    # Without another manifest, the clusters cannot be compared.
+    ran = rockoon("backup", "create", place, status=1)
+    assert "may have backups of another cluster: none of its manifests" in ran.err
+    manifest.write_bytes(content)
+    rockoon("backup", "create", place)
+    # Later backups are made beside a damaged one, which is reported until it is removed.
+    manifest.write_text("{}")
     for _ in range(2):
         ran = rockoon("backup", "create", place, "--json")
         assert ran.err.startswith(f"rockoon: {manifest} is damaged")
