@@ -76,7 +76,7 @@ def try_certificate(certificate: Path, key: Path, *, as_client: bool = False) ->
 
     Args:
         certificate: a PEM file, followed by the chain.
-        key: of the certificate, not encrypted, because gRPC supports no other.
+        key: key of the certificate, not encrypted, because gRPC supports no other.
         as_client: use it as a client certificate; default: as a server's. A certificate may be
             limited to one use.
 

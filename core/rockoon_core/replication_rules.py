@@ -93,7 +93,7 @@ def elected(
 
     Args:
         config: the current one; replicas outside it do not count.
-        reports: of this election's epoch.
+        reports: reports of this election's epoch.
         preference: for equal ranks, the earlier wins; replicas outside it come last.
     """
     voters = {who: report for who, report in reports.items() if who in config.in_sync}

@@ -436,7 +436,7 @@ def check_order(manifest: Manifest, parts: Sequence[PartEntries]) -> None:
     """Compare a manifest with the entries of its parts. Does not check that keys are the newest.
 
     Args:
-        manifest: of the generation.
+        manifest: manifest of the generation.
         parts: the entries of each part, in order.
 
     Raises:

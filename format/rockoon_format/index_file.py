@@ -100,7 +100,7 @@ def keys_in_order(header: IndexHeader, store_timestamps_ms: NDArray[np.int64]) -
 
     Args:
         header: the file's.
-        store_timestamps_ms: of each key's record, int64[n].
+        store_timestamps_ms: store time of each key's record, int64[n].
     """
     times_ms = store_timestamps_ms
     before_ms = header.end_timestamp_ms if header.next_unit > 1 else 0
@@ -142,7 +142,8 @@ def link_keys(
         first_seconds: seconds of the first key's unit.
         begin_ms: begin of the file, epoch milliseconds, including these keys.
         key_hashes: `hashes.index_key_hash` of each key, int64[n], at least one; they must fit.
-        physical_offsets, store_timestamps_ms: of each key's record, int64[n].
+        physical_offsets, store_timestamps_ms: physical offset and store time
+            of each key's record, int64[n].
     """
     count = len(key_hashes)
     numbers = first_unit + np.arange(count)

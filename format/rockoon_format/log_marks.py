@@ -90,7 +90,7 @@ class EpochMark(NamedTuple):
         """Return all known epochs, the record's own included.
 
         Args:
-            physical_offset: of the record.
+            physical_offset: physical offset of the record.
         """
         if self.begun and self.begun[-1].epoch == self.epoch:
             return self.begun

@@ -58,7 +58,7 @@ def encode_point(point: RecoveryPoint, sequence: int, crcs: tuple[int, int]) -> 
     """Return the bytes of a slot.
 
     Args:
-        sequence: of this write.
+        sequence: sequence of this write.
         crcs: checksums of the checkpoint on disk and of the one written next.
     """
     fields = _POINT.pack(

@@ -94,7 +94,7 @@ def encode_sequences(producer_id: int, first_sequence: int, count: int) -> NDArr
 
     Args:
         producer_id: 1 to 2^64 - 1.
-        first_sequence: of the batch's first message; 0 to 2^48 - 1.
+        first_sequence: sequence number of the batch's first message; 0 to 2^48 - 1.
         count: messages in the batch, at most 65536.
 
     Raises:

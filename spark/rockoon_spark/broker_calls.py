@@ -50,8 +50,8 @@ class ClusterTopology:
 
     Args:
         routes: the topics that this client may see, without internal ones.
-        addresses: of the brokers in the routes.
-        failures: of the brokers that have queues but no address.
+        addresses: addresses of the brokers in the routes.
+        failures: failures of the brokers that have queues but no address.
     """
 
     routes: Sequence[TopicRoute]

@@ -65,7 +65,7 @@ def connect(endpoint: AnyEndpoint, **settings: Any) -> "rockoon.sync.Cluster":
     """Return a blocking connection to a cluster; see `rockoon.sync.connect`.
 
     Args:
-        endpoint: of the cluster.
+        endpoint: endpoint of the cluster.
         settings: further arguments of `rockoon.sync.connect`.
     """
     # The import costs more CPU than the plan of a read, which does not need it.

@@ -50,7 +50,7 @@ class RowDivider:
 
     Args:
         scope: identity of the task: of its write or of its stream's batch, and its partition.
-        topic: of every row; empty if rows have a column `topic`.
+        topic: topic of every row; empty if rows have a column `topic`.
         queues: the queues of each topic; the caller adds a topic before its first row.
     """
 

@@ -86,8 +86,8 @@ class WriteOptions:
     """Options of a write: the cluster and the topic to which rows are sent.
 
     Args:
-        endpoint: of the cluster.
-        topic: of every row; empty if rows have a column `topic`.
+        endpoint: endpoint of the cluster.
+        topic: topic of every row; empty if rows have a column `topic`.
         idempotent: True to store the rows of a repeated task once; see the module.
     """
 
@@ -207,7 +207,7 @@ def send(
 
     Args:
         batches: rows of the task.
-        options: of the write.
+        options: options of the write.
         scope: identity of the task: of its write or of its stream's batch, and its partition;
             equal in all attempts.
         has_all_rows: called after the last batch; False if the task failed before its last row.

@@ -71,7 +71,7 @@ class SourceLog:
 
     Args:
         connection: to the cluster.
-        name: of the broker.
+        name: name of the broker.
     """
 
     def __init__(self, connection: "Connection", name: str) -> None:
@@ -192,7 +192,7 @@ class LogCopier:
     """Copies one log.
 
     Args:
-        reader: of the log.
+        reader: reader of the log.
         destination: the destination.
         backup: name of the backup.
         pace: limits the rate.

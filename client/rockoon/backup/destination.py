@@ -180,7 +180,7 @@ class ArrowDestination(Destination):
     """Directory of a file system that Arrow knows, for example "s3://bucket/backups".
 
     Args:
-        uri: of the directory.
+        uri: uri of the directory.
     """
 
     def __init__(self, uri: str) -> None:

@@ -65,7 +65,7 @@ class LogBackup:
     """The log of a broker in a backup.
 
     Attributes:
-        name: of the log, which is that of its broker.
+        name: name of the log, which is that of its broker.
         file_bytes: size of a CommitLog file.
         begin, end: range of the log in the backup; `end` is the cut.
         cut_ms: when the cut was made, epoch milliseconds.
@@ -106,13 +106,13 @@ class BackupManifest:
     Attributes:
         backup: its name.
         cluster, cluster_id: name and identity of the cluster.
-        version: of the program that made it.
+        version: version of the program that made it.
         begun_ms, finished_ms: epoch milliseconds.
         progress, progress_ms: state of the offset service, and when it was read.
         offset_log: name of the offset service's log.
         routes, routes_ms, revision: keys of the nameservers, when they were read, and their
             revision.
-        logs: of the brokers, by name.
+        logs: logs of the brokers, by name.
         without: brokers that were left out at the operator's request.
     """
 

@@ -135,7 +135,7 @@ class Unfinished:
     Attributes:
         backups: names of the backups of logs, progress and routes.
         targets: names in the directory that the restore writes.
-        begins: of the restored logs.
+        begins: first physical offset of each restored log, by its name.
     """
 
     backups: Sequence[str]

@@ -214,7 +214,7 @@ class Encryption:
         """Return the TLS settings of a service, for its command line.
 
         Args:
-            name, kind: of the node.
+            name, kind: name and kind of the node.
             log: for a replica, the name of its log, by which nameservers and replicas call it.
         """
         names = dict.fromkeys((name, log or name, *THIS_MACHINE))

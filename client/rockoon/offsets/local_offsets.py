@@ -350,7 +350,7 @@ def member_id_of(
         cluster: the connection, whose client id is the basis of other ids.
         mode: mode of the member.
         member_id: id set by the program, if any.
-        environment, host_name: of this process.
+        environment, host_name: environment and name of this process.
     """
     if member_id:
         return member_id

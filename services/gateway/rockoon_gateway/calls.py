@@ -41,7 +41,7 @@ class SeriesCounts:
         """Add to the count of a series.
 
         Args:
-            labels: of the series, always the same number.
+            labels: labels of the series, always the same number.
             count: to add.
         """
         if labels not in self._counts and len(self._counts) >= SERIES_MAX:
@@ -72,8 +72,8 @@ class GatewayCall:
 
     Attributes:
         client_id: as sent by the client; unique by convention.
-        language: of the header; empty without one.
-        version: of the client's SDK; empty without one.
+        language: language of the header; empty without one.
+        version: version of the client's SDK; empty without one.
         peer: the caller's address, as gRPC writes it.
         key: the access key that signed the call; None if calls need none.
         deadline: on the event loop's clock, seconds; None without one.
@@ -185,7 +185,7 @@ class Callers:
 
         Args:
             method: called with the request and the caller.
-            request, context: of the servicer.
+            request, context: request and context of the servicer.
             answer: the reply's class.
         """
         try:

@@ -84,7 +84,8 @@ def transaction_id(broker: str, physical_offset: int) -> str:
 
     Args:
         broker: the broker's name.
-        physical_offset: of the half message's record; a committed message's record has it too.
+        physical_offset: physical offset of the half message's record; the committed message's
+            record contains it too.
     """
     return f"{physical_offset:016x}@{broker}"
 

@@ -173,7 +173,7 @@ class CachedGroups:
         """Return a group's settings for clients.
 
         Args:
-            name: of the group.
+            name: name of the group.
             lite_parent: topic whose lite topics the client reads; empty if it reads none.
 
         Raises:

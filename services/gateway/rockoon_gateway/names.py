@@ -160,8 +160,8 @@ def epoch_ms(time: Timestamp, name: str, code: Code = Code.BAD_REQUEST) -> int:
 
     Args:
         time: from a request.
-        name: of the field, for the text of the refusal.
-        code: of the refusal.
+        name: name of the field, for the text of the refusal.
+        code: code of the refusal.
 
     Raises:
         Refusal: the time is before 1970 or after the year 9999, or its nanoseconds are not within a
@@ -190,8 +190,8 @@ def duration_ms(duration: Duration, name: str, code: Code = Code.BAD_REQUEST) ->
 
     Args:
         duration: from a request.
-        name: of the field, for the text of the refusal.
-        code: of the refusal.
+        name: name of the field, for the text of the refusal.
+        code: code of the refusal.
 
     Raises:
         Refusal: it is longer than the protocol's longest one, its nanoseconds are not within a

@@ -99,7 +99,7 @@ class Scaler(ExternalScalerServicer):
     """gRPC servicer of KEDA's ExternalScaler, from the lag of groups.
 
     Args:
-        admin: of the cluster.
+        admin: admin client of the cluster.
     """
 
     def __init__(self, admin: Admin) -> None:

@@ -103,7 +103,7 @@ async def connected(settings: GatewaySettings, stop: Stop, opened: AsyncExitStac
     """Return the open connection, as soon as a nameserver replies.
 
     Args:
-        settings: of the gateway.
+        settings: settings of the gateway.
         stop: ends the wait.
         opened: closes the connection.
 
@@ -147,9 +147,9 @@ async def access(
     cluster.
 
     Args:
-        settings: of the gateway.
-        frontend: of the gateway.
-        nameservers: of its cluster.
+        settings: settings of the gateway.
+        frontend: frontend of the gateway.
+        nameservers: nameservers of its cluster.
         address: "host:port" at which operators call it; empty: they cannot.
         stop: ends the wait.
         tasks: owns the task that follows the keys.
@@ -270,7 +270,7 @@ def assembled(
     """Create the components of a gateway.
 
     Args:
-        settings: of the gateway.
+        settings: settings of the gateway.
         cluster: the open connection.
         signatures: checks clients' signatures.
         tasks: owns the tasks that read Telemetry streams.
@@ -341,7 +341,7 @@ async def serve(
     """Run the gateway until `stop` is requested.
 
     Args:
-        settings: of this gateway.
+        settings: settings of this gateway.
         stop: ends it.
         announce: called with kind, name and address when it serves.
         quiet_seconds: time without calls after which new calls are refused at the end.

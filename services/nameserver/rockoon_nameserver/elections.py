@@ -76,7 +76,7 @@ def report(
     Reports of replicas that do not vote are kept: an operator may have to elect one.
 
     Args:
-        state: of the log.
+        state: state of the log.
         caller, reported: the replica, and its report.
         lacks: returns why a winner with a rank must not lead; see `missing_records`.
     """
@@ -313,7 +313,7 @@ class CommittedEnd(NamedTuple):
     accepted loss, the log may end before the recorded end.
 
     Attributes:
-        epoch: of the leader that recorded it.
+        epoch: epoch of the leader that recorded it.
         end: position in the log.
         losses: `LogState.losses` at that time.
     """
@@ -329,7 +329,7 @@ def next_record(
     """Return the record to write for a leader's call; None if it changes nothing.
 
     Args:
-        state: of the log.
+        state: state of the log.
         before: the record so far; None: there is none.
         caller: the replica that calls as the leader, with its epoch.
         end: position up to which its log is committed.
@@ -348,7 +348,7 @@ def missing_records(state: LogState, record: CommittedEnd | None, winner: str, r
     Empty if it may lead.
 
     Args:
-        state: of the log, with the winner among its replicas.
+        state: state of the log, with the winner among its replicas.
         record: the committed end; None: no leader has recorded one.
         winner, rank: id and rank of the best replica that reported.
     """

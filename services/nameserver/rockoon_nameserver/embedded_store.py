@@ -55,7 +55,7 @@ class RouteKeys:
     holds for each key, and a condition on no key is evaluated for a key that was never put.
 
     Args:
-        revision: of the last change.
+        revision: revision of the last change.
         items: the keys.
     """
 

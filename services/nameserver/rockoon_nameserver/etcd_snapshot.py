@@ -60,7 +60,7 @@ def restore(path: Path, routes: Path, cluster: str) -> None:
     """Write the snapshot for a new cluster.
 
     Args:
-        path: of the snapshot.
+        path: path of the snapshot.
         routes: file of routes of a backup.
         cluster: name of the cluster.
 
@@ -115,7 +115,7 @@ def stored_revision(revision: int, number: int) -> bytes:
     """Return a revision as etcd stores it.
 
     Args:
-        number: of the change within the revision.
+        number: number of the change within the revision.
     """
     return REVISION.pack(revision, b"_", number)
 

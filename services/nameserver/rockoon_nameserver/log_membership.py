@@ -365,10 +365,10 @@ def newer_state_known(state: LogState, who: str, epoch: int, history: int, versi
     without evidence.
 
     Args:
-        state: of the log in etcd.
+        state: state of the log in etcd.
         who: the replica.
         epoch: which it has promised, or calls about.
-        history, version: of the latest state that it knows.
+        history, version: history and version of the latest state that it knows.
     """
     if (history, version) > (state.history, state.version):
         return (
@@ -407,7 +407,7 @@ def adopt(state: LogState, in_sync: list[str], *, accept_loss: bool) -> LogDecis
     """Unfreeze a log for an operator: an election begins in an epoch that no replica has used.
 
     Args:
-        state: of the log, with the reports of its replicas.
+        state: state of the log, with the reports of its replicas.
         in_sync: voters; empty for the newest set that a replica knows.
         accept_loss: proceed although some voters have not reported.
 

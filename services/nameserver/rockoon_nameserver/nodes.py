@@ -372,7 +372,7 @@ def predecessor_in(key: NodeKey | ReplicaKey, value: bytes, node_bytes: bytes) -
     Cached: usually both are unchanged, and JSON is half of an idle nameserver's CPU time.
 
     Args:
-        key, value: of the entry.
+        key, value: key and value of the entry.
         node_bytes: the node, serialized.
     """
     node = Node.FromString(node_bytes)

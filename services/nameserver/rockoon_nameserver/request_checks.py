@@ -44,7 +44,7 @@ class Fingerprints:
         this cluster's. Nodes that are already registered stay.
 
         Args:
-            request: of the node.
+            request: request of the node.
             cluster_id: the cluster's identity; 0 while unknown.
             level: the cluster's feature level.
 

@@ -108,7 +108,7 @@ class RouteFile:
         """Write changes to disk, all or none.
 
         Args:
-            revision: of the last change.
+            revision: revision of the last change.
             keys: changed keys; None: deleted.
             leases: changed leases; None: deleted.
 

@@ -122,7 +122,7 @@ async def import_routes(store: RouteStore, keyspace: Keyspace, path: Path) -> bo
 
     Args:
         store: new; it has had no other keys.
-        keyspace: of the cluster.
+        keyspace: keyspace of the cluster.
         path: the file that `rockoon backup restore` wrote.
 
     Raises:

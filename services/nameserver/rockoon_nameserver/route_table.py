@@ -119,7 +119,7 @@ class LogTable:
         """Return the logs whose state or replicas changed after a revision.
 
         Args:
-            kind: of the nodes that have the logs.
+            kind: kind of the nodes that have the logs.
             logs: names of logs; empty: all.
             revision: of etcd; 0: all logs are returned.
         """

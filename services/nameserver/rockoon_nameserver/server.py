@@ -186,7 +186,7 @@ async def serve(
     file it reads the routes first. It is announced once it serves.
 
     Args:
-        settings: of this nameserver.
+        settings: settings of this nameserver.
         stop: ends it; failed here too, if the file of routes cannot be written.
         announce: called with kind, name and address when it serves.
 

@@ -49,8 +49,8 @@ class NameServer(NameServerServicer):
     topics and groups.
 
     Args:
-        keyspace: of the cluster, whose name each update has.
-        name: of this nameserver.
+        keyspace: keyspace of the cluster, whose name each update has.
+        name: name of this nameserver.
         follower, nodes, topics, groups, group_topics, removal: implement the calls.
         fingerprints: settings that nodes must share.
         level: the cluster's feature level in etcd.

@@ -113,7 +113,7 @@ class TopicRecords:
         """Create a topic and its queues at one revision.
 
         Args:
-            request: any.
+            request: not checked before.
             wait: if no broker is live, wait shortly: the cluster may have just started.
 
         Raises:
@@ -346,7 +346,8 @@ class LiveBroker(NamedTuple):
     """A broker that is registered.
 
     Attributes:
-        is_drained: of a log with copies: all its live replicas know of the drain.
+        is_drained: the broker is drained. For a log with copies: all its live replicas have
+            reported the drain.
         registrations: keys of the broker, or of the log's live replicas.
     """
 
@@ -394,7 +395,7 @@ def planned(request: CreateTopicRequest, alive: Mapping[str, LiveBroker]) -> New
     """Return the topic that a request creates; errors like `TopicRecords.create`.
 
     Args:
-        request: any.
+        request: not checked before.
         alive: the live brokers.
     """
     config = checked_topic(request.config)

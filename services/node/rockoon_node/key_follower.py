@@ -28,7 +28,7 @@ class Watching:
     """Restarts a watch whenever it ends, at the same nameserver as long as that one answers.
 
     Args:
-        name: of the watched data, for the log.
+        name: name of the watched data, for the log.
 
     Attributes:
         attempted: set when a nameserver has answered, or when all have failed.
@@ -110,13 +110,14 @@ class CompleteUpdates(Generic[Update]):
     nameserver can reach etcd.
 
     Args:
-        name: of the data, for the log.
+        name: name of the data, for the log.
         watch: opens the watch at a nameserver.
         apply: called with each accepted update.
 
     Attributes:
         attempted: set when data has arrived, or when no nameserver has answered.
-        revision: of the current data; set it before `run` if the service has data of its last run.
+        revision: revision of the current data; set it before `run` if the service has data of its
+            last run.
     """
 
     def __init__(

@@ -84,7 +84,7 @@ class SettingsFollower:
         """Follow the live settings while entered. On entry the last known ones are in use.
 
         Args:
-            directory: of the file in the store.
+            directory: directory of the file in the store.
             disk: writes the file.
             stop: ends the wait for the first settings.
             seconds: time limit of the wait.

@@ -57,7 +57,7 @@ class RestoredOffset(NamedTuple):
         queue: the queue.
         before: offset in the backup.
         offset: offset in the restored store.
-        explanation: of the offset, as it is stored.
+        explanation: explanation of the offset, as it is stored.
     """
 
     group: str

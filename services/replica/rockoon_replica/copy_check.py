@@ -72,13 +72,13 @@ class CopyCheck:
     alone.
 
     Args:
-        log_name: of the log.
+        log_name: name of the log.
         replicated: the log.
         peers: the other copies.
         post: passes an event to the member; its future completes with the member's actions.
         damaged: returns the positions of damaged records in the facts.
         not_repaired: called when a repair failed, before the retry: a leader hands over.
-        counts: of this process, over all runs of its replica.
+        counts: counters of this process, over all runs of its replica.
         bytes_per_second: reading rate of the scrub; 0: no scrub.
     """
 
@@ -224,7 +224,7 @@ class CopyCheck:
         now.
 
         Args:
-            position: of the record.
+            position: position of the record.
             is_record: a record surely begins there. If not, it counts as damaged only if another
                 copy has an intact one.
         """
@@ -301,13 +301,13 @@ class CopyCheck:
             own, damaged = await self._read(at, REPAIR_BYTES)
             if damaged is not None or not own:
                 return
-            told = []
+            copies = []
             for who in self._peers.others():
                 with suppress(RockoonError, ValueError):
-                    told.append(self._usable(at, await self._peers.read(who, at, REPAIR_BYTES)))
+                    copies.append(self._usable(at, await self._peers.read(who, at, REPAIR_BYTES)))
             # Each copy may end elsewhere: only records that all copies have are compared.
-            size = min((len(own), *map(len, told)))
-            votes = Counter(data[:size] for data in told)
+            size = min((len(own), *map(len, copies)))
+            votes = Counter(data[:size] for data in copies)
             best, count = votes.most_common(1)[0] if votes else (own, 0)
             if count > 1 and best != own[:size]:
                 await self._declare(at, "differs from that of two other copies")

@@ -173,7 +173,7 @@ def set_aside(store_path: Path, replica_id: str, last: Sequence[str], disk: Disk
 
     Args:
         store_path: the directory.
-        replica_id: of the replica that had it.
+        replica_id: id of the replica that had it.
         last: names in it that are moved last, in this order: the log, because derived files need
             it, then the replica's facts and id. So after a crash in between it is still the same
             replica, which does not vote, with a part of its log.

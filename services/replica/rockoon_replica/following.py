@@ -73,7 +73,7 @@ class Following:
     """Keeps the follower's connection to the leader of a log.
 
     Args:
-        log_name: of the log.
+        log_name: name of the log.
         cluster: name of the cluster, sent with each call: a node of another cluster refuses it.
         channels: for connections to nodes.
         address_of: address of a replica, "host:port"; None while it is unknown.

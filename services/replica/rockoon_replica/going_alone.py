@@ -88,11 +88,11 @@ async def go_on_alone(
     must not run before.
 
     Args:
-        nameservers: of the cluster.
-        kind: of the node.
-        log_name, replica_id: of the log, and of the replica.
-        facts: of the replica.
-        stop: of the process.
+        nameservers: nameservers of the cluster.
+        kind: kind of the node.
+        log_name, replica_id: name of the log, and id of the replica.
+        facts: facts of the replica.
+        stop: requests the end of the process.
 
     Returns:
         The new facts, to be written before the store is opened; None: `stop` was requested.

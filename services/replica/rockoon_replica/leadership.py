@@ -69,7 +69,7 @@ class Leadership:
     Args:
         replica: own id.
         epoch: its number.
-        config: of the state that gave it the epoch.
+        config: configuration in the state that gave this replica the epoch.
         log: own log; its last epoch is or will be this one.
         out: receives the actions.
         lag_max: bytes that a learner may lag when it becomes a voter.

@@ -122,7 +122,7 @@ class Leading:
     member.
 
     Args:
-        log_name, replica_id: of the log, and of this replica.
+        log_name, replica_id: name of the log, and id of this replica.
         log: the log to send.
         post: passes an event to the member; its future completes when it was handled.
         numbers: session numbers, shared with the sessions to a leader.

@@ -110,7 +110,7 @@ class LogView(Protocol):
         """Position of the first damaged record, by checksums; None if all are intact.
 
         Args:
-            offset: of the first byte; a record begins there.
+            offset: offset of the first byte; a record begins there.
             data: returned by `read`, here or at another copy.
         """
         ...

@@ -119,19 +119,19 @@ class LogCopy(Generic[Service]):
     """One copy of a service's log in this process: runs its replicas, one after the other.
 
     Args:
-        kind: of the service.
-        settings: of the service.
-        replica_id: of the store.
+        kind: kind of the service.
+        settings: settings of the service.
+        replica_id: id of the replica, which is the id of its store.
         nameservers, channels: for calls to nameservers and to other replicas.
         service: uses the log.
         replication: serves followers.
         file: keeps the replica's facts.
-        stop: of the process.
+        stop: requests the end of the process.
 
     Attributes:
         service: uses the log.
         log: the open log; None between two runs.
-        replica: of the present run; None between two.
+        replica: replica of the present run; None between two.
         record: state that outlasts runs.
         readiness_news: set when `record.is_ready` has changed.
         opened: set when the log was opened for the first time, or the copy is halted.

@@ -70,13 +70,13 @@ class LogState:
 
     Attributes:
         log: its name, "broker-a".
-        version: of this state.
+        version: version of this state.
         epoch: grows when a leadership ends; 1 at first.
         leader: replica id; None during an election.
         at_least: rank of the leader's log when it was elected; a leader with less has lost records.
         config: voters, and the quorum that commits a record.
         replicas: ids of all assigned replicas, voters and learners; the first is preferred.
-        reports: of this epoch's election.
+        reports: reports of this epoch's election.
         copies: intended number of voters. If there are fewer, the leader proposes more.
         wish: an operator's wish for another number, which may be lower.
         moves: operators' wishes, in order.

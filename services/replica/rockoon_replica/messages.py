@@ -29,13 +29,13 @@ class Welcome(NamedTuple):
     log.
 
     Attributes:
-        epoch, leader: of the leader.
+        epoch, leader: the leader's epoch and replica id.
         truncate_to: position at which the follower cuts its log; for a log without records, where
             it begins. None: no record is known to be equal, or the leader has deleted the next
             ones. The follower's log must be remade (REMAKE).
         tail_crc: `LogView.tail_crc` of the leader's log before that point; `tail_size` long.
         leader_end: end of the leader's log.
-        min_offset: of the leader's log.
+        min_offset: oldest position of the leader's log.
         dropped: `LogView.dropped` of the leader's log.
         generation_end: position up to which the leader's generation was made; 0: it has none.
     """

@@ -45,15 +45,15 @@ class NameserverLink:
     `Register`.
 
     Args:
-        nameservers: of the cluster.
+        nameservers: nameservers of the cluster.
         channels: those to other replicas; they learn where the log's replicas listen.
-        kind: of the node.
-        log_name, replica_id: of the log, and of this replica.
+        kind: kind of the node.
+        log_name, replica_id: name of the log, and id of this replica.
         on_state: called with each state, in order of arrival.
 
     Attributes:
-        addresses: of each live replica, by its id.
-        names: of the replicas' processes, by id.
+        addresses: addresses of each live replica, by its id.
+        names: names of the replicas' processes, by id.
     """
 
     def __init__(
@@ -81,7 +81,8 @@ class NameserverLink:
         """Watch the log's state until cancelled.
 
         Args:
-            stop: of the service; failed if the nameservers refuse this replica finally.
+            stop: requests the end of the service; `run` calls `fail` if the nameservers refuse this
+                replica finally.
         """
         await self._watching.run(self._follow, _is_final, stop)
 

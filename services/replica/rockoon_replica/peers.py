@@ -37,7 +37,7 @@ class Peers:
     """Calls from one copy of a log to its other copies.
 
     Args:
-        log_name: of the log.
+        log_name: name of the log.
         cluster: sent along, so that a node of another cluster refuses.
         channels: for connections to nodes.
         address_of: address of a replica by its id; None while it is unknown.

@@ -122,9 +122,9 @@ class Replica:
     """Runs one replica of one log: carries out the decisions of its `Member`.
 
     Args:
-        log_name: of the log, "broker-a".
+        log_name: name of the log, "broker-a".
         cluster: the cluster's name.
-        replica_id: of the store.
+        replica_id: id of the replica, which is the id of its store.
         replicated: the log.
         file: keeps the facts.
         facts: read from it, or the first ones.

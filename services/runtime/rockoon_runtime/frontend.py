@@ -297,7 +297,7 @@ class Frontend:
         Args:
             register, service_names, calls_max, kept, reuse_port, accepts_plain: see `GrpcServer`.
             message_bytes_max: longer requests are refused.
-            tracer: of the telemetry.
+            tracer: tracer of the telemetry.
             also_listen: address of a further server; empty means the address in the settings.
             own_access: the servicer permits or refuses calls; the gate is not used.
         """

@@ -67,7 +67,7 @@ def directory(name: str) -> SettingsCheck:
     """Return a check that a directory exists or can be created, and that this user may write there.
 
     Args:
-        name: of the setting.
+        name: name of the setting.
     """
 
     def check(settings: Any) -> Iterator[str]:
@@ -105,7 +105,7 @@ def caller_files(tls_of: Callable[[Any], Tls | None], prefix: str) -> SettingsCh
 
     Args:
         tls_of: returns their TLS; raises SettingsError.
-        prefix: of the names of their settings.
+        prefix: prefix of the names of their settings.
     """
 
     def check(settings: Any) -> Iterator[str]:
@@ -128,7 +128,7 @@ def pem_fault(names: str, trial: Callable[[], object]) -> Iterator[str]:
     """Yield the fault of files, after the names of their settings.
 
     Args:
-        names: of the settings.
+        names: names of the settings.
         trial: reads the files; raises PemError.
     """
     try:

@@ -121,7 +121,7 @@ class ServerTls:
 
     Args:
         certificate: with its chain.
-        key: of the certificate.
+        key: key of the certificate.
         callers_ca: CAs that sign callers' certificates; None requires no certificate.
 
     Raises:
@@ -206,7 +206,7 @@ def peer_identity(context: Any) -> PeerIdentity | None:
     """Return the identity in the certificate with which this connection was opened.
 
     Args:
-        context: of the call.
+        context: context of the call.
 
     Returns:
         None if no certificate was verified: the connection is plain, or TLS is not mutual.

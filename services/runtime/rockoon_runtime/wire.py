@@ -204,7 +204,7 @@ class GrpcServer:
         calls_per_address_max: calls of one address in progress; None for half of `calls_max`.
         connections_max: open connections; further ones are closed immediately.
         addresses: bounds per client address, shared by several servers; None means no bounds.
-        limits: of each connection; None means the defaults.
+        limits: limits of each connection; None means the defaults.
         handshake_seconds_max: time limit for a connection to start HTTP/2.
         tls: certificate for callers; None means plain connections.
         accepts_plain: with `tls`, connections without TLS are accepted at `listen` too.

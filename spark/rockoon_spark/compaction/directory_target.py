@@ -346,7 +346,7 @@ def log_end(
     records that it keeps.
 
     Args:
-        files: of the log, in order.
+        files: files of the log, in order.
         exchange: runs the tasks.
         split_bytes: bytes that one task reads.
         durable_ms: records stored before this time are on disk, epoch milliseconds.

@@ -391,7 +391,7 @@ def plan_parts(
     Args:
         sources: former parts in the order of the log, then the log's; the range of one may be
             inside that of another.
-        surveys: of each source.
+        surveys: surveys of each source.
         left: number of kept records of each source.
         log_end: end of the log for this run.
         part_bytes: approximate size of a part; a part from a single source may be larger.
@@ -468,7 +468,7 @@ def _merges(sizes: Sequence[float], full: float) -> Iterator[tuple[int, int]]:
     """Yield the ranges of adjacent parts to merge, as first and behind.
 
     Args:
-        sizes: of the parts, in their order.
+        sizes: sizes of the parts, in their order.
         full: parts of this size are never merged.
     """
     first = 0
@@ -503,7 +503,7 @@ def covered_topics(
     Args:
         given: the input of the run.
         sources: in the order of the log.
-        surveys: of each source.
+        surveys: surveys of each source.
         left: number of kept records per queue.
 
     Raises:

@@ -251,7 +251,7 @@ def first_stored_after(
     the step back were stored earlier than the records after it, so their store times are ignored.
 
     Args:
-        partitions: of a log up to `log_end`, in its order.
+        partitions: partitions of a log up to `log_end`, in its order.
         time_ms: epoch milliseconds.
     """
     low, high, step = len(partitions) - 1, len(partitions), 1

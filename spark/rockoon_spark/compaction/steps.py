@@ -86,7 +86,7 @@ class SurveySource:
     Args:
         sources: all sources.
         buckets: number of buckets that the keys are divided into.
-        secret: of the run, see `KeyHash`.
+        secret: secret of the run, see `KeyHash`.
         retention_ms: retention of tombstones per topic.
         now_ms: creation time of the new generation.
     """

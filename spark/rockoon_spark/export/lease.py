@@ -71,7 +71,7 @@ class DirectoryLease:
     """A claim on a directory while entered; entering it waits until a dead job's claim expires.
 
     Args:
-        directory: of the export.
+        directory: directory of the export.
         seconds: how long a claim is valid; the same for all jobs of a directory.
 
     Raises:

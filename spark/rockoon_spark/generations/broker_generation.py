@@ -36,7 +36,7 @@ class BrokerGeneration:
     Args:
         broker: name of the broker.
         address: its address when the read was planned.
-        number: of the generation.
+        number: number of the generation.
         endpoint: nameservers, asked for the broker's new address if it no longer answers.
     """
 

@@ -29,7 +29,7 @@ class DirectoryGeneration:
     Args:
         store: the store directory, a local path or a URI.
         broker: name of the broker.
-        number: of the generation.
+        number: number of the generation.
     """
 
     store: str

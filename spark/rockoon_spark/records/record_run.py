@@ -84,7 +84,7 @@ def queue_runs_of(
     Args:
         runs: of records, in order.
         marks: per topic, the physical offset below which its records were deleted with it.
-        delay_levels_ms: of the broker.
+        delay_levels_ms: delays of the broker's levels, milliseconds.
         file_entries: entries per queue file.
 
     Raises:

@@ -274,7 +274,7 @@ class Coverage:
         """Return the coverage of a generation.
 
         Args:
-            manifest: of the generation.
+            manifest: manifest of the generation.
             marks: per topic, the physical offset below which compacted records are hidden.
         """
         served = (

@@ -82,7 +82,7 @@ def sync(
     """Synchronize a table with a topic, until a signal if there is an interval.
 
     Args:
-        settings: of the run.
+        settings: settings of the run.
         report: called after each commit.
         interval_seconds: see `TableSync.run`.
 

@@ -96,7 +96,7 @@ class TableRows:
     """Converts batches of messages to rows of one table.
 
     Args:
-        schema: of the table.
+        schema: schema of the table.
         form: RAW or JSON.
 
     Raises:

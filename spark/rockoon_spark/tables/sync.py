@@ -98,7 +98,7 @@ class SyncSettings:
         topic: its name.
         stream: further options of `spark.readStream`: endpoint, startingOffsets, consumerGroup.
         catalog: see `open_catalog`.
-        properties: of the catalogue; see `open_catalog`.
+        properties: properties of the catalogue; see `open_catalog`.
         table: "namespace.table".
         errors_table: table for bodies that cannot be decoded; empty ends the run at one.
         form: RAW or JSON.
@@ -189,7 +189,7 @@ class TableSync:
     """Synchronizes a table with a topic. Used by one thread.
 
     Args:
-        settings: of the run.
+        settings: settings of the run.
         stop: ends the run when it is set.
 
     Raises:

@@ -137,7 +137,7 @@ class SyncedTable:
     """A table, as it was at the last `load`.
 
     Args:
-        catalog: of the table.
+        catalog: catalog of the table.
         name: "namespace.table".
         topic: name of the topic.
         prefix: OFFSETS, or UNDECODED for a table of undecoded messages.

@@ -84,7 +84,7 @@ def waiting_record(
     """Rewrite a record for the topic in which it waits.
 
     Args:
-        record: of its own topic and queue, with the delay in its properties.
+        record: has the topic and queue of its message, with the delay in its properties.
         now_ms: epoch milliseconds.
         rules: limits of delays.
         index: index of the message in its batch, for errors.

@@ -47,7 +47,7 @@ class PendingMessages:
         appends: appends to it.
         settings: settings of the broker.
         config: the store's config directory.
-        clock, disk: of the broker.
+        clock, disk: clock and disk of the broker.
         check_queue: raises if a client's message may not be sent to a queue now.
         knows: returns whether the broker has a queue, regardless of permissions.
 

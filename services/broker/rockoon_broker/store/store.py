@@ -627,7 +627,7 @@ def open_log(
     """Return the marker files, the Syncer (not started), and the open log.
 
     Args:
-        settings, disk: of the store.
+        settings, disk: settings and disk of the store.
         recovery: result of the recovery.
         on_synced, on_failed: see `Store.open`.
 

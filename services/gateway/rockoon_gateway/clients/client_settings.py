@@ -62,7 +62,7 @@ def answered(
     Args:
         settings: as sent.
         body_bytes_max: largest body of a message.
-        group: of a consumer.
+        group: group of a consumer; not read for a producer.
         is_node: whether the client is written in Node.js, by its user agent.
     """
     answer = Settings()

@@ -28,7 +28,7 @@ class Outbox:
     """Commands of the gateway that wait to be sent on one client's Telemetry stream.
 
     Args:
-        call: of the stream.
+        call: call of the stream.
         signs_of_life: counts arrivals of bytes on the stream's connection.
     """
 
@@ -97,7 +97,7 @@ class GatewayClient:
         client_id: as sent by the client.
         peer, language, version: see `GatewayCall`.
         client_type: UNSPECIFIED until the client has sent it.
-        group: of a consumer, by its name in the cluster; empty otherwise.
+        group: group of a consumer, by its name in the cluster; empty otherwise.
         settings: the used fields of its last settings; None if it sent none, or if the limit of all
             clients' settings is reached.
         began, seen: event loop's time of its first and last call.

@@ -78,7 +78,7 @@ class Reports:
 
     Args:
         cluster: the connection.
-        name: of the gateway, for operators.
+        name: name of the gateway, for operators.
         presence: the heard clients.
         lite: their lite topics.
     """

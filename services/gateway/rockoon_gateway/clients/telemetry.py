@@ -73,8 +73,8 @@ class TelemetryStreams:
         """Serve the Telemetry stream of one client.
 
         Args:
-            requests: of the client.
-            call: of the stream.
+            requests: requests of the client.
+            call: call of the stream.
             signs_of_life: see `Outbox`.
 
         Raises:
@@ -106,7 +106,7 @@ class TelemetryStreams:
 
         Args:
             client: the receiver.
-            nonce: of the command.
+            nonce: nonce of the command.
             command: the command.
             seconds: time limit.
         """

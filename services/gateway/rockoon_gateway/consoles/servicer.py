@@ -28,7 +28,7 @@ class ConsoleServicer(AdminServicer):
     """Serves the protocol's Admin service.
 
     Args:
-        name: of this gateway.
+        name: name of this gateway.
         callers: reads the caller of each call.
         groups, lookups: implement calls.
         sending: sends messages of consoles.

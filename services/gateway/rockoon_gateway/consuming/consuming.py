@@ -147,7 +147,7 @@ class Consuming:
         groups: consumer groups.
         lite_topics: those below a parent.
         presence: the clients and their settings.
-        name: of the gateway.
+        name: name of the gateway.
         create_groups: whether groups are created on first use.
 
     Attributes:

@@ -34,7 +34,7 @@ class Handle(NamedTuple):
         """Parse the handle that a client has sent.
 
         Args:
-            text: of the client.
+            text: the client's text.
             now_ms: epoch milliseconds.
 
         Raises:

@@ -63,9 +63,9 @@ def receive_options(
     """Convert a ReceiveMessage request to options within the gateway's limits.
 
     Args:
-        request: of the client.
+        request: request of the client.
         remaining_seconds: until the call's deadline; None without one.
-        request_timeout_seconds: of the client's settings.
+        request_timeout_seconds: request timeout in the client's settings, seconds.
 
     Raises:
         Refusal: the invisible duration, or the polling time, is out of range.

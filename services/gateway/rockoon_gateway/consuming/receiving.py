@@ -68,9 +68,9 @@ class LiteReceiving:
         is left out until the client names it again.
 
         Args:
-            subscription: of the client.
+            subscription: subscription of the client.
             wait_seconds: how long to wait for the first message.
-            receive: of the engine.
+            receive: receives messages of subscriptions, at most for a time in seconds.
 
         Raises:
             RockoonError: see `receive`.
@@ -222,11 +222,12 @@ class Receiving:
         returned.
 
         Args:
-            request: of the client. Its queue is ignored: messages of all queues are received.
+            request: request of the client. Its queue is ignored: messages of all queues are
+                received.
             call: the caller.
             writer: sends the replies.
             expression: the filter of the client's settings, for a request without one.
-            request_timeout_seconds: of the client's settings.
+            request_timeout_seconds: request timeout in the client's settings, seconds.
 
         Raises:
             Refusal, RockoonError: nothing was received.

@@ -261,8 +261,8 @@ def answer_to(request: pb.AckMessageRequest, results: Sequence[Status]) -> pb.Ac
     It is serialized by hand and parsed: building an object per entry was the slowest part.
 
     Args:
-        request: of the client.
-        results: of its entries.
+        request: request of the client.
+        results: results of its entries.
     """
     try:
         pieces = [b"\x0a", *_sized(common_status(results))]

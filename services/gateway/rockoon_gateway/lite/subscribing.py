@@ -76,7 +76,7 @@ class SharedSubscriptions:
         cluster: the connection.
         topics, lite_topics: find routes of lite topics that other gateways have created.
         presence: the gateway's clients.
-        subscriptions: of this gateway's clients.
+        subscriptions: subscriptions of this gateway's clients.
     """
 
     def __init__(
@@ -252,7 +252,7 @@ async def reset_progress(
     Args:
         cluster: the connection.
         group: the reader.
-        route: of the stored lite topic.
+        route: route of the stored lite topic.
         option: the start position.
         operator: name for the log of resets.
 

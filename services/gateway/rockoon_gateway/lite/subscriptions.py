@@ -40,14 +40,14 @@ class LiteSubscription:
     """Lite subscription of one client: the lite topics that it reads.
 
     Attributes:
-        client_id: of the client.
+        client_id: id of the client.
         group, parent: the consumer group, and the topic that it is bound to.
         lite_topics: in order of subscription.
         client_version: number of the client's last complete list; 0 if it has no numbers.
         waiting: timeouts of receivers, which end when `lite_topics` change.
         changed: called after a change by the client.
         is_exclusive: in its group a lite topic has one reader.
-        version: of the offset service's state that `changes` are based on; 0: there was none.
+        version: version of the offset service's state on which `changes` are based; 0: no state.
         is_compared: the offset service was asked for its state.
     """
 

@@ -86,12 +86,12 @@ class AcceptedMessage(NamedTuple):
     """A producer's message that was checked and can be stored.
 
     Attributes:
-        message_id: of the client.
+        message_id: id that the client's SDK has made.
         body: uncompressed.
         message_type: from its properties.
         message_group: empty without one.
         properties: encoded.
-        deliver_at_ms: of a delayed message, else 0.
+        deliver_at_ms: delivery time of a delayed message, epoch milliseconds; 0 for others.
         lite_topic: empty without one.
         priority: 0 without one.
     """

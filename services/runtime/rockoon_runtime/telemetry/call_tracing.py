@@ -42,7 +42,7 @@ def traced_call(
 
     Args:
         tracer: continues sampled traces, and starts none.
-        path: of the method, "/package.Service/Method".
+        path: path of the method, "/package.Service/Method".
         traceparent: the caller's.
         behaviour: the method.
     """

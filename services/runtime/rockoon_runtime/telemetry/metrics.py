@@ -39,8 +39,8 @@ class Metric:
         doc: one sentence with the unit.
         labels: names of its own labels, in the order in which `at` receives their values.
         unit: unit in OTLP; only for RocketMQ's metrics, whose names have no unit.
-        bounds: of a histogram, in its unit and ascending: the largest value of each bucket except
-            the last.
+        bounds: bounds of a histogram, in its unit and ascending: the largest value of each bucket
+            except the last.
     """
 
     name: str

@@ -71,7 +71,7 @@ class Telemetry:
 
     Attributes:
         tracer: continues the traces of callers; None if no spans are exported.
-        tracer_provider: of this tracer and of further ones.
+        tracer_provider: tracer provider of this tracer and of further ones.
     """
 
     def __init__(

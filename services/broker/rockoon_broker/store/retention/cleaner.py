@@ -209,7 +209,7 @@ class Cleaner:
     """The clean passes of an open store; owned by the store's thread.
 
     Attributes:
-        last_decision: of the newest pass, None before the first.
+        last_decision: decision of the newest pass; None before the first.
         refusal_reason: why clients' messages are refused; empty while they are accepted.
         full_reason: why all appends are refused for lack of space; empty while they are accepted.
         held_end: physical offset up to which the newest pass would have deleted if other copies did
