@@ -89,8 +89,8 @@ def _add_compact(commands: Any) -> None:
         type=_seconds,
         default=MAX_LAG_SECONDS,
         metavar="SECONDS",
-        help="do not skip a broker if a message waits for so long for a generation, because the "
-        "broker keeps its log until then (default: %(default)g)",
+        help="do not skip a broker if a message has waited longer than this for a generation: the "
+        "broker keeps its log from this message on (default: %(default)g)",
     )
     compact.add_argument(
         "--rewrite",
