@@ -26,7 +26,7 @@ class Changes:
             self._next = None
 
     async def wait(self, seen: int) -> int:
-        """Return the count once it differs from `seen`: at once if it does already.
+        """Wait until the count differs from `seen`, and return it.
 
         Cancelling it is safe.
         """

@@ -43,13 +43,13 @@ class BlockingSimpleConsumer:
         visible_after: float = VISIBLE_AFTER_SECONDS,
         wait: float = WAIT_SECONDS,
     ) -> list[ReceivedMessage]:
-        """See `SimpleConsumer.receive`."""
+        """Receive messages; see `SimpleConsumer.receive`."""
         return self._cluster.call(
             self._consumer.receive(max_messages, visible_after=visible_after, wait=wait)
         )
 
     def ack(self, messages: ReceivedMessage | Iterable[ReceivedMessage]) -> None:
-        """See `SimpleConsumer.ack`."""
+        """Acknowledge messages; see `SimpleConsumer.ack`."""
         self._cluster.call(self._consumer.ack(messages))
 
     def nack(
@@ -58,15 +58,15 @@ class BlockingSimpleConsumer:
         delay: float = 0.0,
         reason: str | BaseException = "",
     ) -> None:
-        """See `SimpleConsumer.nack`."""
+        """Reject messages; see `SimpleConsumer.nack`."""
         self._cluster.call(self._consumer.nack(messages, delay, reason))
 
     def extend(self, messages: ReceivedMessage | Iterable[ReceivedMessage], seconds: float) -> None:
-        """See `SimpleConsumer.extend`."""
+        """Extend the invisible time of messages; see `SimpleConsumer.extend`."""
         self._cluster.call(self._consumer.extend(messages, seconds))
 
     def close(self) -> None:
-        """See `SimpleConsumer.close`."""
+        """End waiting calls of `receive`; see `SimpleConsumer.close`."""
         self._cluster.call_close(self._consumer.close())
 
 
@@ -98,49 +98,50 @@ class BlockingPushConsumer:
         self._cluster.call_close(self.asyncio.__aexit__(kind, failure, trace))
 
     def start(self) -> None:
-        """See `PushConsumer.start`."""
+        """Join the group and start to consume; see `PushConsumer.start`."""
         self._cluster.call(self.asyncio.start())
 
     def run(self) -> None:
-        """See `PushConsumer.run`. Signals end it if the main thread calls it."""
+        """Consume until a signal or a failure; see `PushConsumer.run`. Signals end the call only if
+        the main thread made it."""
         stop = asyncio.Event()
         with thread_signals(lambda: self._cluster.call_soon(stop.set)):
             self._cluster.call(self.asyncio.run_until(stop))
 
     def wait(self) -> None:
-        """See `PushConsumer.wait`."""
+        """Wait until the consumer is closed; see `PushConsumer.wait`."""
         self._cluster.call(self.asyncio.wait())
 
     def commit(self) -> None:
-        """See `PushConsumer.commit`."""
+        """Store the progress of all queues now; see `PushConsumer.commit`."""
         self._cluster.call(self.asyncio.commit())
 
     def close(self) -> None:
-        """See `PushConsumer.close`."""
+        """Stop consuming and leave the group; see `PushConsumer.close`."""
         self._cluster.call_close(self.asyncio.close())
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """See `PushConsumer.assignment`."""
+        """Queues that this member owns; see `PushConsumer.assignment`."""
         return self._cluster.call(self._read(lambda: self.asyncio.assignment))
 
     def queues(self) -> Mapping[MessageQueue, QueueView]:
-        """See `PushConsumer.queues`."""
+        """Return the state of each queue of this member; see `PushConsumer.queues`."""
         return self._cluster.call(self._read(self.asyncio.queues))
 
     @property
     def members(self) -> list[str]:
-        """See `PushConsumer.members`."""
+        """Ids of the group's members; see `PushConsumer.members`."""
         return self._cluster.call(self._read(lambda: self.asyncio.members))
 
     @property
     def is_paused(self) -> bool:
-        """See `PushConsumer.is_paused`."""
+        """True if the group is paused; see `PushConsumer.is_paused`."""
         return self.asyncio.is_paused
 
     @property
     def statistics(self) -> ConsumerStatistics:
-        """See `PushConsumer.statistics`. The counters continue to change."""
+        """Counters of the consumer; see `PushConsumer.statistics`. They continue to change."""
         return self.asyncio.statistics
 
     @staticmethod

@@ -374,7 +374,7 @@ class PullConsumer(ClosedOnExit):
         return self._first_ready()
 
     def refuse_in_child(self, reason: str) -> None:
-        """See `Forkable.refuse_in_child`."""
+        """Refuse calls in a forked child; see `Forkable.refuse_in_child`."""
         self._closed, self._refused_in_child = True, reason
 
     def _check_open(self) -> None:

@@ -447,7 +447,8 @@ class PushConsumer:
             await self._store.close()
 
     def refuse_in_child(self, reason: str) -> None:
-        """See `Forkable.refuse_in_child`. Handlers run in the parent only."""
+        """Refuse calls in a forked child; see `Forkable.refuse_in_child`. Handlers run in the
+        parent only."""
         self._state, self._failure = "closed", Closed(reason)
         self._ended = asyncio.Event()  # the parent's belongs to the parent's loop
         self._ended.set()

@@ -63,7 +63,7 @@ class BlockingConnection(Generic[Opened]):
         return self
 
     def refuse_in_child(self, reason: str) -> None:
-        """As `Forkable.refuse_in_child`."""
+        """Refuse calls in a forked child; see `Forkable.refuse_in_child`."""
         self._refused_in_child = reason
         self._loop = self._connection = None
 

@@ -27,7 +27,7 @@ class ForwardingEncoder(BatchEncoder):
         sequence: tuple[int, int] | None = None,
         envelope: Envelope | None = None,
     ) -> tuple[bytes, bytes]:
-        """As `BatchEncoder.encode`."""
+        """Return the records of a batch, and their sizes; see `BatchEncoder.encode`."""
         assert sequence is None, "a forwarding producer is not idempotent"
         frames, lengths = encode_batch(
             topic,

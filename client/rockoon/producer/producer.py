@@ -246,7 +246,8 @@ class Producer(ClosedOnExit):
         *,
         by_chunk: bool,
     ) -> SendResults:
-        """As `send_many`; `by_chunk`: a chunk of bodies may be added to a batch in one step."""
+        """Send many messages, as `send_many`; `by_chunk`: a chunk of bodies may be added to a batch
+        in one step."""
         self._sender.add_route(await self._cluster.route(topic))
         spans = SentSpans()
         keys_left = None if keys is None else iter(keys)
@@ -346,7 +347,7 @@ class Producer(ClosedOnExit):
         queue: MessageQueue | None,
         key: str | None,
     ) -> Span:
-        """As `send`, in one step for many bodies."""
+        """Accept a chunk of bodies for sending in one step; return their span in a batch."""
         if topic in self._compacted:
             check_keys(topic, None)
         count = len(chunk.bodies)
@@ -434,7 +435,7 @@ class Producer(ClosedOnExit):
         self._sender.raise_unreported()
 
     def refuse_in_child(self, reason: str) -> None:
-        """As `Forkable.refuse_in_child`."""
+        """Refuse calls in a forked child; see `Forkable.refuse_in_child`."""
         self._is_closed = True
         self._plain = {}
         self._router.close(reason)

@@ -405,11 +405,11 @@ class Sender:
     # Events of the streams
 
     def on_batches_max(self, broker: str, batches_max: int) -> None:
-        """As `StreamEvents.on_batches_max`."""
+        """Apply the maximum of batches in a message that a broker has announced."""
         self._scheduler.set_batches_max(broker, batches_max)
 
     def on_answer(self, batch: ProducerBatch, answer: Answer) -> None:
-        """As `StreamEvents.on_answer`."""
+        """Complete a batch that a broker has stored, or retry or fail a batch that it refused."""
         if isinstance(answer, StoredBatch) or answer.HasField("appended"):
             stored = answer if isinstance(answer, StoredBatch) else answer.appended
             self._scheduler.acknowledged(batch, stored, self._loop.time())
@@ -422,7 +422,7 @@ class Sender:
             self._send_soon()
 
     def on_broken(self, broker: str, batches: list[ProducerBatch], error: RockoonError) -> None:
-        """As `StreamEvents.on_broken`."""
+        """Send the batches of a broken stream again, or fail them if a retry is useless."""
         for batch in batches:
             if batch.sequence is not None:
                 batch.sequence.may_be_stored = True

@@ -392,7 +392,7 @@ class ReceivingEngine:
         self._acquirer.queue_grown(topic)
 
     def refuse_in_child(self, reason: str) -> None:
-        """See `Forkable.refuse_in_child`."""
+        """Refuse calls in a forked child; see `Forkable.refuse_in_child`."""
         self._is_closed, self._refused_in_child = True, reason
 
     def _check_open(self) -> None:

@@ -112,14 +112,15 @@ class Appender:
         )
 
     def append(self, batch: AppendBatch, now_ms: int) -> Appended:
-        """As `Store.append`; the caller has checked that the store is writable."""
+        """Append a batch; see `Store.append`. The caller has checked that the store is writable."""
         frames, layout = self._checked(batch)
         queue = self._queues.find_or_create(*batch.queue)
         offset, stored_ms = self._position(layout.total_bytes, now_ms)
         return self._write(queue, frames, layout, offset, stored_ms)
 
     def append_group(self, batches: Sequence[AppendBatch], now_ms: int) -> list[Appended | None]:
-        """As `Store.append_group`; the caller has checked that the store is writable."""
+        """Append batches by one write; see `Store.append_group`. The caller has checked that the
+        store is writable."""
         results: list[Appended | None] = [None] * len(batches)
         given: list[GivenBatch] = []
         # The queue of each given batch, with the batch's index.
@@ -167,14 +168,14 @@ class Appender:
         return results
 
     def open_epoch(self, epoch: int, leader: str, now_ms: int, topics: LogTopics) -> Appended:
-        """As `Store.open_epoch`."""
+        """Append the record that begins an epoch; see `Store.open_epoch`."""
         mark, body = self._numbered(self._epochs.next_mark(epoch, leader, self._log.end, topics))
         frames, layout = self._encoded(body, EPOCH_PROPERTIES, now_ms)
         offset, stored_ms = self._position(layout.total_bytes, now_ms, is_mark=True)
         return self._write_mark(mark, frames, layout, offset, stored_ms)
 
     def change_topics(self, change: TopicChange, now_ms: int) -> Appended:
-        """As `Store.change_topics`."""
+        """Append a record that changes the topics of the log; see `Store.change_topics`."""
         known = self._epochs.mark()._replace(topics=self._epochs.topics.after(change))
         table_bytes = len(encode_epoch_mark(known))
         if table_bytes > self._table_bytes_max:

@@ -104,7 +104,8 @@ class LedgerState:
         return self.table.owning_progress(group, queue)
 
     def all_owning_progress(self, group: str) -> Mapping[MessageQueue, Progress]:
-        """As `owning_progress`, for each queue of a group."""
+        """Return the progress that names the owner, as `owning_progress`, of each queue of a
+        group."""
         return self.table.all_owning_progress(group)
 
     def stored(self, group: str, queue: MessageQueue) -> StoredProgress | None:

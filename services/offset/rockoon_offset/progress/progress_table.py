@@ -41,7 +41,8 @@ class ProgressTable:
         return self._reverted.get(reader, {}).get(queue) if found is None else found
 
     def all_owning_progress(self, reader: str) -> dict[MessageQueue, Progress]:
-        """As `owning_progress`, for each queue of a reader."""
+        """Return the progress that names the owner, as `owning_progress`, of each queue of a
+        reader."""
         return {**self._reverted.get(reader, {}), **self.of(reader)}
 
     def deleted(self, reader: str, queue: MessageQueue) -> int | None:

@@ -190,7 +190,7 @@ class Reader:
         entries_max: int,
         tag_codes: NDArray[np.int64] | None,
     ) -> GetResult:
-        """As `Store.get`."""
+        """Read messages of a queue; see `Store.get`."""
         queue = self._queues.find(topic, queue_id)
         if queue is None:
             return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
@@ -365,7 +365,8 @@ class Reader:
     def search_offset(
         self, topic: str, queue_id: int, timestamp_ms: int, boundary: TimeBoundary, lowest: int = 0
     ) -> int:
-        """As `Store.search_offset`; messages below the offset `lowest` are ignored."""
+        """Find a queue offset by store time; see `Store.search_offset`. Messages below the offset
+        `lowest` are ignored."""
         queue = self._queues.find(topic, queue_id)
         if queue is None:
             return 0
@@ -398,7 +399,8 @@ class Reader:
         with_times: bool,
         lowest: int = 0,
     ) -> QueueStatus:
-        """As `Store.queue_status`; messages below the offset `lowest` are ignored."""
+        """Return the status of a queue; see `Store.queue_status`. Messages below the offset
+        `lowest` are ignored."""
         log_min = self._log.min_offset
         queue = self._queues.find(topic, queue_id)
         low = max(self.min_offset(topic, queue_id), lowest)
@@ -424,7 +426,7 @@ class Reader:
         )
 
     def stored_at(self, topic: str, queue_id: int, offset: int) -> StoredAt | None:
-        """As `Store.stored_at`."""
+        """Return position and time of a message; see `Store.stored_at`."""
         queue = self._queues.find(topic, queue_id)
         if queue is None:
             return None

@@ -413,7 +413,8 @@ class VisibleStore:
         return find_record(self._log, physical_offset, end, bytes_max)
 
     def entries(self, topic: str, queue_id: int, offset: int, count_max: int) -> EntryArray:
-        """As `ConsumeQueues.read`; no entries for an unknown queue. Raises OSError."""
+        """Read entries of a queue, as `ConsumeQueues.read`; none for an unknown queue. Raises
+        OSError."""
         queue = self._queues.find(topic, queue_id)
         return decode_entries(b"") if queue is None else self._queues.read(queue, offset, count_max)
 
