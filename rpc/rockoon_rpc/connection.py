@@ -91,11 +91,12 @@ class EndedSession:
 
 ENDED = EndedSession()
 
-# What may wait for the transport before senders wait.
+# Bytes in the transport's write buffer above which senders wait.
 WRITE_HIGH_BYTES = 1 << 20
-# A shorter output is all that the session had.
+# If the output of a session is one piece of at most this many bytes, the session has nothing more
+# to send.
 WHOLE_OUTPUT_BYTES_MAX = 64 << 10
-# Of the events CALL and ANSWER.
+# Number of fields of the events CALL and ANSWER.
 CALL_FIELDS = 6
 # How long a peer may take to end its side of a connection.
 CLOSE_SECONDS_MAX = 2.0
@@ -134,12 +135,13 @@ class SessionConnection(asyncio.BufferedProtocol):
     }
     # The methods of a class, made once: no object per connection.
     _handlers: ClassVar[dict[int, Callable[..., None]]] = {}
-    # Of each loop, by their length.
+    # Receive buffers of each event loop, by their length in bytes.
     _buffers: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, memoryview]]] = (
         WeakKeyDictionary()
     )
-    # A loop may read again in the same iteration if the buffer was filled. A server ends the turn
-    # before that; a client does not, since it has chosen its server.
+    # True: a turn handles one read. If a read fills the buffer, asyncio may read again in the same
+    # iteration; a server ends the turn before that, so that no client gets more than its share. A
+    # client trusts the server that it has chosen, and reads on.
     reads_once: ClassVar[bool] = True
 
     __slots__ = (
@@ -181,13 +183,14 @@ class SessionConnection(asyncio.BufferedProtocol):
         self._has_flush = False
         # Number of calls of `wrote` since the last turn, and in the last turn that had one.
         self._writes = self._writes_before = 0
-        # Until the next turn, if the peer has sent much without effect.
+        # Seconds until the next turn, if the peer has sent many frames without effect.
         self._pause_seconds = 0.0
         # Called before the next flush.
         self._before_flush: list[Callable[[], None]] | None = None
         # Streams with senders that wait for room.
         self._wanting: list[MessageStream] | None = None
-        # Input that waits for the next turn, since connections have cost enough in this iteration.
+        # Input that waits for the next turn, because the connections of this kind have used up the
+        # input of this iteration (`turns.ITERATION_COST_MAX`).
         self._deferred = b""
 
     @property

@@ -178,7 +178,7 @@ class ServerCall(MessageStream):
         if is_out and self.is_entered:
             connection.forget(self)
         elif is_out:
-            # It is in no table, and nothing waits for it.
+            # The call was never registered, and nothing waits for its end.
             self.is_closed = True
             connection.stream_over()
         else:
