@@ -1,11 +1,11 @@
 """Broker of a log with copies: state and tasks while this replica follows and while it leads.
 
-See `rockoon_replica.log_copy` for terms of service. State derived from records that the next leader
-may cut is discarded at the end of a term; before it leads, a broker is made only from committed
-records.
+A *term* is one run of a replica (`rockoon_replica.log_copy`). Before a replica leads, its broker is
+made only from committed records. When its leadership ends, the broker's state is discarded, because
+the next leader may cut records from which the state was derived.
 
-State of a follower follows the committed log, so that the follower can lead at once. A replica that
-starts to lead reads only the last committed records, however long its log is. Invariants:
+The broker of a follower applies records as they are committed. A replica that starts to lead
+applies only the last committed records, however long its log is. Invariants:
 
 1. Nothing is applied before it is committed, so nothing has to be undone. A cut reopens the store,
    and another broker is made from snapshots and the log.
@@ -169,7 +169,7 @@ class WarmBroker:
                     break
                 await asyncio.sleep(0)
             elif read is not None:
-                # Use half of the time.
+                # Sleep as long as the read lasted, so that other tasks get half of the time.
                 await asyncio.sleep(loop.time() - began)
             else:
                 await self._news.wait()
@@ -203,7 +203,8 @@ class GenerationCopying:
         self._broker = broker
         self._replica = replica
         self._metadata = ((CLUSTER_METADATA_KEY, cluster),)
-        # Identity of a generation that does not continue the one here; a later one will.
+        # Identity of a generation of the leader that cannot replace the own one. A later generation
+        # of the leader can.
         self._ignored_identity = 0
         self._attempts = 0
 
@@ -234,14 +235,14 @@ class GenerationCopying:
             return LOOK_SECONDS
         stub: BrokerAsyncStub = BrokerStub(channel)
         try:
-            told = await stub.DescribeCompaction(
+            described = await stub.DescribeCompaction(
                 pb.DescribeCompactionRequest(), timeout=CALL_SECONDS_MAX, metadata=self._metadata
             )
         except grpc.RpcError as failure:
             raise from_rpc_error(failure, BrokerUnavailable, broker="the leader") from failure
-        if not told.manifest:
+        if not described.manifest:
             return LOOK_SECONDS
-        manifest = Manifest.from_json(told.manifest)
+        manifest = Manifest.from_json(described.manifest)
         store = self._broker.store
         own = store.compaction.manifest
         if own is not None and not may_replace(manifest, own):
@@ -253,7 +254,7 @@ class GenerationCopying:
             self._ignored_identity = wanted
             return LOOK_SECONDS
         uploads = self._broker.compaction.uploads
-        while uploads.has_ended(upload_id := self._upload_id(told.manifest)):
+        while uploads.has_ended(upload_id := self._upload_id(described.manifest)):
             # Discarded while the leader was away, or ended by an attempt that the disk refused.
             self._attempts += 1
         held = {file.sha256 for part in (own.parts if own else ()) for file in part.files}
@@ -266,8 +267,8 @@ class GenerationCopying:
             await asyncio.sleep(LOOK_SECONDS)
         if self._replica.role is not Role.FOLLOWER:
             return LOOK_SECONDS
-        marks = {each.topic: each.dropped_below for each in told.dropped}
-        refusal = await self._broker.compaction.copy(upload_id, told.manifest, manifest, marks)
+        marks = {each.topic: each.dropped_below for each in described.dropped}
+        refusal = await self._broker.compaction.copy(upload_id, described.manifest, manifest, marks)
         self._attempts += bool(refusal)
         return REFUSED_SECONDS if refusal else LOOK_SECONDS
 
@@ -507,7 +508,7 @@ class BrokerCopy:
     async def _hold(self, broker: Broker, replica: Replica) -> None:
         """Keep the log for lagging copies, and report when that has lasted too long."""
         since: float | None = None
-        told = 0
+        reported = 0
         while True:
             await asyncio.sleep(TICK_SECONDS)
             _update_retain_from(broker, replica)
@@ -515,9 +516,9 @@ class BrokerCopy:
             since = (since or now) if held else None
             if since is not None and now - since < self._settings.copy_away_seconds_max:
                 held = 0
-            if held != told:
+            if held != reported:
                 replica.retention_held(held)
-                told = held
+                reported = held
 
     async def _send(self, broker: Broker, replica: Replica) -> None:
         while True:

@@ -75,7 +75,7 @@ from rockoon_format import kernel
 
 SERVICE_NAME = "rockoon.v1.Broker"
 
-# A new leader first builds its derived state from its log.
+# Time for which new streams wait for this copy to lead. It first derives state from its log.
 EXPECTED_SECONDS_MAX = 0.5
 # Time limit for the other copies to confirm that this one still leads.
 CONFIRMED_SECONDS_MAX = 1.0
@@ -133,7 +133,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
 
     Args:
         tasks: owns the tasks that read streams.
-        clock: for `as_of_ms`, and for the duration of loop iterations.
+        clock: time of replies (`as_of_ms`), and duration of loop iterations.
         calls: records durations of batches in streams.
     """
 
@@ -145,7 +145,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._confirmed: Callable[[], Awaitable[None]] | None = None
         self._send_backs: SendBacks | None = None
         self._refusal: RockoonError = not_ready("it is recovering its store")
-        # Set when the expected broker serves or is refused.
+        # Set when this copy serves, or is refused, after `hold_calls`.
         self._expected: asyncio.Event | None = None
         self._store_host = b""
         self._streams: dict[AppendStreamCall, AppendClient] = {}
@@ -184,7 +184,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._broker = broker
         self._groups.append_group = broker.append_group
         self._confirmed = confirmed
-        self._decide()
+        self._release_calls()
         self._send_backs = SendBacks(broker)
         self._store_host = encode_host(*broker.store.settings.store_host)
 
@@ -194,7 +194,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         if self._broker is None and self._expected is None:
             self._expected = asyncio.Event()
 
-    def _decide(self) -> None:
+    def _release_calls(self) -> None:
         if self._expected is not None:
             self._expected.set()
             self._expected = None
@@ -204,7 +204,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._refusal = refusal
         self._broker = None
         self._groups.append_group = self._refuse_group
-        self._decide()
+        self._release_calls()
         for stream in self._streams:
             stream.end()
         for pull_stream in self._pull_streams:

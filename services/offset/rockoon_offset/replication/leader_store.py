@@ -115,7 +115,8 @@ class LeaderStore:
         end = self._journal.end
         if not self._has_unsent:
             await self._replica.round()
-        # A change that was not sent before this call confirms the leadership once it is committed.
+        # If this iteration of the loop has appended a change, no round is needed: the change is
+        # sent after this call, so its commit confirms the leadership.
         await self._replica.wait_committed(end)
 
     async def still_decides(self) -> None:
