@@ -91,7 +91,7 @@ class AcceptedMessage(NamedTuple):
         message_type: from its properties.
         message_group: empty without one.
         properties: encoded.
-        deliver_at_ms: delivery time of a delayed message, epoch milliseconds; 0 for others.
+        deliver_at_ms: delivery time of a delayed message, epoch milliseconds; else 0.
         lite_topic: empty without one.
         priority: 0 without one.
     """
