@@ -7,6 +7,7 @@ import asyncio
 import ssl
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self, cast
 
@@ -284,9 +285,9 @@ class Dialer:
         """Create a channel to "host:port", which connects and reconnects automatically."""
         return self.signed(self.unsigned(address))
 
-    def unsigned(self, address: str, ip_address: str = "") -> Channel:
-        """Create a channel whose calls are not signed; see `Channel`."""
-        tls = None if self._trust is None else self._channel_tls
+    def unsigned(self, address: str, ip_address: str = "", server_name: str = "") -> Channel:
+        """Create a channel whose calls are not signed; see `Channel` and `Channels.get`."""
+        tls = None if self._trust is None else partial(self._channel_tls, server_name)
         limits = replace(LIMITS, message_bytes_max=self._answer_bytes_max)
         channel = Channel(address, limits=limits, tls=tls, ip_address=ip_address)
         channel.liveness = self._liveness
@@ -313,11 +314,11 @@ class Dialer:
             return channel
         return SignedBlockingChannel(channel, self._signer(address))
 
-    def _channel_tls(self) -> ChannelTls:
+    def _channel_tls(self, server_name: str) -> ChannelTls:
         assert self.tls is not None
         assert self._trust is not None
         self._trust.reload()
-        return ChannelTls(self._trust.value.context, self.tls.server_name)
+        return ChannelTls(self._trust.value.context, self.tls.server_name or server_name)
 
     def _signer(self, address: str) -> Signer:
         assert self.access is not None
@@ -350,12 +351,19 @@ class Channels:
     def access(self) -> Credentials | None:
         return self._dialer.access
 
-    def get(self, address: str) -> aio.Channel:
-        """Return the channel to "host:port", which connects and reconnects automatically."""
+    def get(self, address: str, server_name: str = "") -> aio.Channel:
+        """Return the channel to "host:port", which connects and reconnects automatically.
+
+        Args:
+            server_name: name that the server's certificate must contain, if `Tls` has none; empty:
+                the host of the address.
+        """
         known = self._channels.get(address)
         if known is None:
             ip_address, _ = self._processes.get(address, ("", 0))
-            unsigned = self._unsigned[address] = self._dialer.unsigned(address, ip_address)
+            unsigned = self._unsigned[address] = self._dialer.unsigned(
+                address, ip_address, server_name
+            )
             known = self._channels[address] = self._dialer.signed(unsigned)
         return known
 

@@ -151,6 +151,8 @@ END
   settings "$machine/gateway.toml" <<END
 name = "$machine"
 listen = "0.0.0.0:8081"
+admin_listen = "0.0.0.0:8085"
+admin_advertise = "$machine:8085"
 nameservers = [$(list 9876)]
 cluster_tls = "mutual"
 client_secrets = "/etc/rockoon/client-secrets"

@@ -18,6 +18,8 @@ from support import kustomize
 
 ROOT = Path(__file__).parents[2] / "deploy/kubernetes"
 Document = dict[str, Any]
+# IP address of the pods.
+POD_IP = "10.1.2.3"
 
 # Otherwise `kubernetes_validate` reads a megabyte of schemas for each object.
 for each in ("all_versions", "schema_contents"):
@@ -109,7 +111,7 @@ class Overlay:
         fields = {
             "metadata.name": f"{name_of(workload)}-{index}",
             "metadata.namespace": self.namespace,
-            "status.podIP": "10.1.2.3",
+            "status.podIP": POD_IP,
         }
         labels = pod_of(workload)["metadata"].get("labels", {})
         fields |= {f"metadata.labels['{name}']": value for name, value in labels.items()}

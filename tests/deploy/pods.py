@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
-from deploy.manifests import ROOT, Document, Overlay, build, name_of, pod_of, service_of
+from deploy.manifests import POD_IP, ROOT, Document, Overlay, build, name_of, pod_of, service_of
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from rockoon.local.authority import Authority
@@ -88,8 +88,10 @@ class Secrets:
             common_name, names = certificates().get(secret, (secret, []))
             if secret == "rockoon-etcd-client-tls":
                 authority = self.etcd_authority
-            # Replicas call each other at addresses of this machine.
-            issued = authority.issue(common_name, hosts=[*names, HERE])
+            # Replicas call each other at addresses of this machine. Callers of a gateway name the
+            # host that they expect.
+            hosts = names if secret == "rockoon-gateway-tls" else [*names, HERE]
+            issued = authority.issue(common_name, hosts=hosts)
             for name, path in (
                 (CERTIFICATE, issued.certificate),
                 (KEY, issued.key),
@@ -209,7 +211,8 @@ def started(
     own = dict(zip(listened, here, strict=True))
     root = directory / f"{name_of(workload)}-{index}"
     root.mkdir()
-    places = own | shared | mounts(workload, container, root, secrets)
+    of_pod = {each.replace("0.0.0.0", POD_IP): real for each, real in own.items()}
+    places = own | of_pod | shared | mounts(workload, container, root, secrets)
 
     def placed(text: str) -> str:
         for place, real in places.items():

@@ -55,6 +55,8 @@ def test_files_that_settings_name_are_those_of_mounted_secrets(production: Overl
             # RocketMQ's clients show no certificate: it asks for none, and shows its own inside.
             assert (settings.tls, settings.cluster_tls) == ("on", "mutual")
             assert named == mounted - {f"/tls/{CA}"} | {str(None)}
+            # Operators call pods at their addresses.
+            assert settings.admin_tls_server_name in certificates()["rockoon-gateway-tls"][1]
         else:
             assert settings.tls == "mutual"
             assert named == mounted

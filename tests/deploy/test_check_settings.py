@@ -174,6 +174,17 @@ def test_an_address_of_a_gateway_that_operators_cannot_call_is_reported(tmp_path
     assert errors.count(f"rockoon-gateway: {fault}") == 1, errors
 
 
+def test_a_host_that_the_certificate_of_a_gateway_does_not_have_is_reported(
+    tmp_path: Path, secure: dict[str, object]
+) -> None:
+    listened = {"listen": "rock-1:8081", "admin_listen": "0.0.0.0:8085"}
+    gateway = secure | listened | {"admin_advertise": "10.1.2.3:8085"}
+    _, _, errors = check("gateway", tmp_path, **gateway)
+    assert "rock-1, broker-a, offset: expected 10.1.2.3, the dialed host" in errors
+    _, _, errors = check("gateway", tmp_path, **gateway | {"admin_tls_server_name": "rock-1"})
+    assert "dialed host" not in errors
+
+
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="there is no setpriv")
 def test_a_directory_of_another_user_is_reported(tmp_path: Path) -> None:
     closed = tmp_path / "closed"

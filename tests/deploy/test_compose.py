@@ -76,6 +76,9 @@ def test_services_accept_the_settings_and_the_addresses_lead_to_each_other(docum
             assert port in str(
                 services[service].get("environment", services[service].get("command"))
             )
+        if name == "gateway":
+            port = loaded.value.admin_listen.rpartition(":")[2]
+            assert loaded.value.admin_advertise == f"gateway:{port}"
         published = services[name]["ports"]
         external = getattr(loaded.value, "advertise_external", "")
         assert not external or f"127.0.0.1:{external.rpartition(':')[2]}:" in published[0]

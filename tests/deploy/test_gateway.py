@@ -33,7 +33,8 @@ def signed(key: AccessKey) -> dict[str, str]:
 async def test_a_client_of_rocketmq_sends_to_production_with_a_key_of_the_cluster(
     tmp_path: Path,
 ) -> None:
-    """Over TLS, without a certificate, signed; the key's secret comes by the mounted Secret."""
+    """Over TLS, without a certificate, signed; the key's secret comes by the mounted Secret. An
+    operator shows and changes the gateway's live settings."""
     overlay = build(ROOT / "overlays/production")
     with running(overlay, tmp_path, advertised_here=True) as (pods, secrets):
         place = secrets.directory("rockoon-client-tls")
@@ -47,9 +48,13 @@ async def test_a_client_of_rocketmq_sends_to_production_with_a_key_of_the_cluste
             await cluster.admin.create_topic("orders", queues_per_broker=1)
             permission = Permission.parse("topic:orders=write")
             key = await cluster.admin.access_keys.create("shop", [permission])
+            (found,) = await cluster.admin.settings.set("gateway", "client_seconds_max", "60")
+            value = next(each for each in found.settings if each.name == "client_seconds_max")
+            assert (value.value, value.origin) == ("60.0", "live setting")
         gateway = pods["gateway"].node.address
         ca = secrets.directory("rockoon-gateway-tls") / CA
-        async with WireClient(gateway, ca=ca, headers=signed(key)) as client:
+        name = "rockoon-gateway.rockoon.svc"
+        async with WireClient(gateway, ca=ca, server_name=name, headers=signed(key)) as client:
             refused = await client.send(message("orders"))
             assert refused.status.code == Code.UNAUTHORIZED, "its secret is not there yet"
             file = secrets.directory(CLIENT_SECRETS) / CLIENT_SECRETS_FILE

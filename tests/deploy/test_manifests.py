@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import kubernetes_validate
 import pytest
 from deploy.manifests import (
+    POD_IP,
     ROOT,
     SETTINGS,
     Document,
@@ -99,6 +100,9 @@ def test_every_port_is_one_that_the_service_listens_on(overlay: Overlay) -> None
         listened = {"grpc": settings.listen, "metrics": settings.metrics_listen}
         if settings.tls_health_listen:
             listened["health"] = settings.tls_health_listen
+        if service_of(container) == "gateway":
+            listened["admin"] = settings.admin_listen
+            assert settings.admin_advertise == settings.admin_listen.replace("0.0.0.0", POD_IP)
         named = {each["name"]: f"0.0.0.0:{each['containerPort']}" for each in container["ports"]}
         assert named == listened
         # Probes know no TLS.

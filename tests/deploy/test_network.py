@@ -58,6 +58,18 @@ def test_services_are_called_by_those_who_need_them(
     assert callers == CALLS | of_rocketmq | {(c, target) for c in clients for target in served}
 
 
+def test_settings_of_gateways_are_changed_by_clients_of_the_cluster(
+    overlay: Overlay, places: dict[str, Place]
+) -> None:
+    target = places[GATEWAY]
+    callers = {
+        name
+        for name, place in places.items()
+        if lets_through(overlay, place, target, target.ports["admin"])
+    }
+    assert callers == {"a client of ours", "a client elsewhere"}
+
+
 def test_metrics_are_read_by_what_collects_them(overlay: Overlay, places: dict[str, Place]) -> None:
     for target in GRPC:
         port = places[target].ports["metrics"]

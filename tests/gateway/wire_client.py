@@ -26,6 +26,7 @@ class WireClient:
         client_id: what it calls itself; empty for no header.
         headers: further ones.
         ca: PEM file of who signs the gateway's certificate; None for a plain connection.
+        server_name: name that the certificate must have; empty: the host of the address.
         channel: to be used instead of gRPC's own; it is closed with this.
         namespace: of all resources that it names.
     """
@@ -36,6 +37,7 @@ class WireClient:
         client_id: str = "host@1@0@test",
         headers: dict[str, str] | None = None,
         ca: Path | None = None,
+        server_name: str = "",
         channel: aio.Channel | None = None,
         namespace: str = "",
     ) -> None:
@@ -57,7 +59,8 @@ class WireClient:
             self._channel = aio.insecure_channel(address, options)
         else:
             trust = grpc.ssl_channel_credentials(ca.read_bytes())
-            self._channel = aio.secure_channel(address, trust, options)
+            named = (("grpc.ssl_target_name_override", server_name),) if server_name else ()
+            self._channel = aio.secure_channel(address, trust, (*options, *named))
         self.stub: Any = MessagingServiceStub(self._channel)
 
     async def __aenter__(self) -> "WireClient":

@@ -95,6 +95,7 @@ class ProcessSettings:
         stored: live settings of the node and of all nodes, also those that are not in use.
         revision: etcd's revision of the live settings in use.
         error: why the process did not answer; None if it did.
+        tls_server_name: name that its certificate must contain; empty: the host of `address`.
     """
 
     process: str
@@ -104,6 +105,7 @@ class ProcessSettings:
     stored: Sequence[pb.LiveSetting] = ()
     revision: int = 0
     error: RockoonError | None = None
+    tls_server_name: str = ""
 
 
 @refuses_invalid_text
@@ -235,7 +237,7 @@ class SettingsAdmin:
         async def call(process: ProcessSettings, method: str, request: Any) -> Any:
             if process.error is not None:
                 raise process.error
-            stub = SettingsStub(channels.get(process.address))
+            stub = SettingsStub(channels.get(process.address, process.tls_server_name))
             unavailable: Any = BrokerUnavailable
             details: dict[str, Any] = {"broker": process.process}
             if service == "nameserver":
@@ -301,18 +303,22 @@ class SettingsAdmin:
             lambda address: LiveSettingsStub(channels.get(address)).ListGateways,
             pb.ListGatewaysRequest(),
         )
-        found: set[tuple[str, str]] = set()
+        found = {}
         away = []
         for nameserver, reply in replies:
             if not isinstance(reply, RockoonError):
-                found.update((each.name, each.address) for each in reply.gateways)
+                found.update({(each.name, each.address): each for each in reply.gateways})
             elif isinstance(reply, UNREACHABLE):
                 away.append(ProcessSettings(nameserver, "", nameserver, error=reply))
             else:
                 raise reply
         return away + [
-            ProcessSettings(name, name, address, error=None if address else without_address(name))
-            for name, address in found
+            ProcessSettings(
+                *(each.name, each.name, each.address),
+                error=None if each.address else without_address(each.name),
+                tls_server_name=each.tls_server_name,
+            )
+            for each in found.values()
         ]
 
     async def _nameservers(self, channels: Channels) -> list[ProcessSettings]:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1frockoon_proto/v1/settings.proto\x12\nrockoon.v1\"\x9b\x01\n\x0bLiveSetting\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\r\n\x05value\x18\x04 \x01(\t\x12\x12\n\naccess_key\x18\x05 \x01(\t\x12\x12\n\nchanged_ms\x18\x06 \x01(\x03\x12\r\n\x05owner\x18\x07 \x01(\t\x12\x19\n\x11modified_revision\x18\x08 \x01(\x03\"\x87\x01\n\x14\x43hangeSettingRequest\x12(\n\x07setting\x18\x01 \x01(\x0b\x32\x17.rockoon.v1.LiveSetting\x12\r\n\x05unset\x18\x02 \x01(\x08\x12\x12\n\ncheck_only\x18\x03 \x01(\x08\x12\"\n\x1a\x65xpected_modified_revision\x18\x04 \x01(\x03\"&\n\x12\x43hangeSettingReply\x12\x10\n\x08revision\x18\x01 \x01(\x03\"r\n\x13StoreSettingRequest\x12(\n\x07setting\x18\x01 \x01(\x0b\x32\x17.rockoon.v1.LiveSetting\x12\r\n\x05unset\x18\x02 \x01(\x08\x12\"\n\x1a\x65xpected_modified_revision\x18\x03 \x01(\x03\"F\n\x14WatchSettingsRequest\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\"\x15\n\x13ListGatewaysRequest\":\n\x11ListGatewaysReply\x12%\n\x08gateways\x18\x01 \x03(\x0b\x32\x13.rockoon.v1.Gateway\"(\n\x07Gateway\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"e\n\x0eSettingsUpdate\x12)\n\x08settings\x18\x01 \x03(\x0b\x32\x17.rockoon.v1.LiveSetting\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12\x16\n\x0e\x65tcd_reachable\x18\x03 \x01(\x08\"/\n\x17\x44\x65scribeSettingsRequest\x12\x14\n\x0cmin_revision\x18\x01 \x01(\x03\"~\n\x15\x44\x65scribeSettingsReply\x12*\n\x08settings\x18\x01 \x03(\x0b\x32\x18.rockoon.v1.SettingState\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12\'\n\x06stored\x18\x03 \x03(\x0b\x32\x17.rockoon.v1.LiveSetting\"\x9f\x01\n\x0cSettingState\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\x12\x0c\n\x04unit\x18\x03 \x01(\t\x12\x0e\n\x06source\x18\x04 \x01(\t\x12\x0b\n\x03\x64oc\x18\x05 \x01(\t\x12\x0f\n\x07is_live\x18\x06 \x01(\x08\x12%\n\x04live\x18\x07 \x01(\x0b\x32\x17.rockoon.v1.LiveSetting\x12\x0f\n\x07refusal\x18\x08 \x01(\t2\xb9\x01\n\x08Settings\x12Z\n\x10\x44\x65scribeSettings\x12#.rockoon.v1.DescribeSettingsRequest\x1a!.rockoon.v1.DescribeSettingsReply\x12Q\n\rChangeSetting\x12 .rockoon.v1.ChangeSettingRequest\x1a\x1e.rockoon.v1.ChangeSettingReply2\x80\x02\n\x0cLiveSettings\x12O\n\x0cStoreSetting\x12\x1f.rockoon.v1.StoreSettingRequest\x1a\x1e.rockoon.v1.ChangeSettingReply\x12O\n\rWatchSettings\x12 .rockoon.v1.WatchSettingsRequest\x1a\x1a.rockoon.v1.SettingsUpdate0\x01\x12N\n\x0cListGateways\x12\x1f.rockoon.v1.ListGatewaysRequest\x1a\x1d.rockoon.v1.ListGatewaysReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1frockoon_proto/v1/settings.proto\x12\nrockoon.v1\"\x9b\x01\n\x0bLiveSetting\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\r\n\x05value\x18\x04 \x01(\t\x12\x12\n\naccess_key\x18\x05 \x01(\t\x12\x12\n\nchanged_ms\x18\x06 \x01(\x03\x12\r\n\x05owner\x18\x07 \x01(\t\x12\x19\n\x11modified_revision\x18\x08 \x01(\x03\"\x87\x01\n\x14\x43hangeSettingRequest\x12(\n\x07setting\x18\x01 \x01(\x0b\x32\x17.rockoon.v1.LiveSetting\x12\r\n\x05unset\x18\x02 \x01(\x08\x12\x12\n\ncheck_only\x18\x03 \x01(\x08\x12\"\n\x1a\x65xpected_modified_revision\x18\x04 \x01(\x03\"&\n\x12\x43hangeSettingReply\x12\x10\n\x08revision\x18\x01 \x01(\x03\"r\n\x13StoreSettingRequest\x12(\n\x07setting\x18\x01 \x01(\x0b\x32\x17.rockoon.v1.LiveSetting\x12\r\n\x05unset\x18\x02 \x01(\x08\x12\"\n\x1a\x65xpected_modified_revision\x18\x03 \x01(\x03\"_\n\x14WatchSettingsRequest\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x17\n\x0ftls_server_name\x18\x04 \x01(\t\"\x15\n\x13ListGatewaysRequest\":\n\x11ListGatewaysReply\x12%\n\x08gateways\x18\x01 \x03(\x0b\x32\x13.rockoon.v1.Gateway\"A\n\x07Gateway\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x17\n\x0ftls_server_name\x18\x03 \x01(\t\"e\n\x0eSettingsUpdate\x12)\n\x08settings\x18\x01 \x03(\x0b\x32\x17.rockoon.v1.LiveSetting\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12\x16\n\x0e\x65tcd_reachable\x18\x03 \x01(\x08\"/\n\x17\x44\x65scribeSettingsRequest\x12\x14\n\x0cmin_revision\x18\x01 \x01(\x03\"~\n\x15\x44\x65scribeSettingsReply\x12*\n\x08settings\x18\x01 \x03(\x0b\x32\x18.rockoon.v1.SettingState\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12\'\n\x06stored\x18\x03 \x03(\x0b\x32\x17.rockoon.v1.LiveSetting\"\x9f\x01\n\x0cSettingState\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\x12\x0c\n\x04unit\x18\x03 \x01(\t\x12\x0e\n\x06source\x18\x04 \x01(\t\x12\x0b\n\x03\x64oc\x18\x05 \x01(\t\x12\x0f\n\x07is_live\x18\x06 \x01(\x08\x12%\n\x04live\x18\x07 \x01(\x0b\x32\x17.rockoon.v1.LiveSetting\x12\x0f\n\x07refusal\x18\x08 \x01(\t2\xb9\x01\n\x08Settings\x12Z\n\x10\x44\x65scribeSettings\x12#.rockoon.v1.DescribeSettingsRequest\x1a!.rockoon.v1.DescribeSettingsReply\x12Q\n\rChangeSetting\x12 .rockoon.v1.ChangeSettingRequest\x1a\x1e.rockoon.v1.ChangeSettingReply2\x80\x02\n\x0cLiveSettings\x12O\n\x0cStoreSetting\x12\x1f.rockoon.v1.StoreSettingRequest\x1a\x1e.rockoon.v1.ChangeSettingReply\x12O\n\rWatchSettings\x12 .rockoon.v1.WatchSettingsRequest\x1a\x1a.rockoon.v1.SettingsUpdate0\x01\x12N\n\x0cListGateways\x12\x1f.rockoon.v1.ListGatewaysRequest\x1a\x1d.rockoon.v1.ListGatewaysReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,23 +40,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STORESETTINGREQUEST']._serialized_start=383
   _globals['_STORESETTINGREQUEST']._serialized_end=497
   _globals['_WATCHSETTINGSREQUEST']._serialized_start=499
-  _globals['_WATCHSETTINGSREQUEST']._serialized_end=569
-  _globals['_LISTGATEWAYSREQUEST']._serialized_start=571
-  _globals['_LISTGATEWAYSREQUEST']._serialized_end=592
-  _globals['_LISTGATEWAYSREPLY']._serialized_start=594
-  _globals['_LISTGATEWAYSREPLY']._serialized_end=652
-  _globals['_GATEWAY']._serialized_start=654
-  _globals['_GATEWAY']._serialized_end=694
-  _globals['_SETTINGSUPDATE']._serialized_start=696
-  _globals['_SETTINGSUPDATE']._serialized_end=797
-  _globals['_DESCRIBESETTINGSREQUEST']._serialized_start=799
-  _globals['_DESCRIBESETTINGSREQUEST']._serialized_end=846
-  _globals['_DESCRIBESETTINGSREPLY']._serialized_start=848
-  _globals['_DESCRIBESETTINGSREPLY']._serialized_end=974
-  _globals['_SETTINGSTATE']._serialized_start=977
-  _globals['_SETTINGSTATE']._serialized_end=1136
-  _globals['_SETTINGS']._serialized_start=1139
-  _globals['_SETTINGS']._serialized_end=1324
-  _globals['_LIVESETTINGS']._serialized_start=1327
-  _globals['_LIVESETTINGS']._serialized_end=1583
+  _globals['_WATCHSETTINGSREQUEST']._serialized_end=594
+  _globals['_LISTGATEWAYSREQUEST']._serialized_start=596
+  _globals['_LISTGATEWAYSREQUEST']._serialized_end=617
+  _globals['_LISTGATEWAYSREPLY']._serialized_start=619
+  _globals['_LISTGATEWAYSREPLY']._serialized_end=677
+  _globals['_GATEWAY']._serialized_start=679
+  _globals['_GATEWAY']._serialized_end=744
+  _globals['_SETTINGSUPDATE']._serialized_start=746
+  _globals['_SETTINGSUPDATE']._serialized_end=847
+  _globals['_DESCRIBESETTINGSREQUEST']._serialized_start=849
+  _globals['_DESCRIBESETTINGSREQUEST']._serialized_end=896
+  _globals['_DESCRIBESETTINGSREPLY']._serialized_start=898
+  _globals['_DESCRIBESETTINGSREPLY']._serialized_end=1024
+  _globals['_SETTINGSTATE']._serialized_start=1027
+  _globals['_SETTINGSTATE']._serialized_end=1186
+  _globals['_SETTINGS']._serialized_start=1189
+  _globals['_SETTINGS']._serialized_end=1374
+  _globals['_LIVESETTINGS']._serialized_start=1377
+  _globals['_LIVESETTINGS']._serialized_end=1633
 # @@protoc_insertion_point(module_scope)

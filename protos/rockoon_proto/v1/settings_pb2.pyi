@@ -55,14 +55,16 @@ class StoreSettingRequest(_message.Message):
     def __init__(self, setting: _Optional[_Union[LiveSetting, _Mapping]] = ..., unset: _Optional[bool] = ..., expected_modified_revision: _Optional[int] = ...) -> None: ...
 
 class WatchSettingsRequest(_message.Message):
-    __slots__ = ("service", "node", "address")
+    __slots__ = ("service", "node", "address", "tls_server_name")
     SERVICE_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    TLS_SERVER_NAME_FIELD_NUMBER: _ClassVar[int]
     service: str
     node: str
     address: str
-    def __init__(self, service: _Optional[str] = ..., node: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+    tls_server_name: str
+    def __init__(self, service: _Optional[str] = ..., node: _Optional[str] = ..., address: _Optional[str] = ..., tls_server_name: _Optional[str] = ...) -> None: ...
 
 class ListGatewaysRequest(_message.Message):
     __slots__ = ()
@@ -75,12 +77,14 @@ class ListGatewaysReply(_message.Message):
     def __init__(self, gateways: _Optional[_Iterable[_Union[Gateway, _Mapping]]] = ...) -> None: ...
 
 class Gateway(_message.Message):
-    __slots__ = ("name", "address")
+    __slots__ = ("name", "address", "tls_server_name")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    TLS_SERVER_NAME_FIELD_NUMBER: _ClassVar[int]
     name: str
     address: str
-    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+    tls_server_name: str
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., tls_server_name: _Optional[str] = ...) -> None: ...
 
 class SettingsUpdate(_message.Message):
     __slots__ = ("settings", "revision", "etcd_reachable")

@@ -49,7 +49,13 @@ from rockoon_runtime.access.rules import on_cluster
 from rockoon_runtime.frontend import Frontend
 from rockoon_runtime.process import Program, Stop, announce
 from rockoon_runtime.settings import SettingsError, refused_by
-from rockoon_runtime.settings_checks import CHECKS, addresses, advertised, caller_files
+from rockoon_runtime.settings_checks import (
+    CHECKS,
+    addresses,
+    advertised,
+    caller_files,
+    host_in_certificate,
+)
 from rockoon_runtime.settings_service import SettingsService
 from rockoon_runtime.telemetry.telemetry import Telemetry
 from rockoon_runtime.tls import client_tls
@@ -208,7 +214,11 @@ async def follow_settings(
     opened: AsyncExitStack,
 ) -> None:
     """Follow the live settings from now on; returns when they are in use. Arguments as `access`."""
-    follower = SettingsFollower(nameservers, "gateway", settings.name, frontend.live, address)
+    follower = SettingsFollower(
+        *(nameservers, "gateway", settings.name, frontend.live),
+        address,
+        settings.admin_tls_server_name,
+    )
     following = tasks.create_task(follower.run(stop), name="live settings")
     opened.callback(following.cancel)
     await stop.or_event(follower.attempted)
@@ -470,6 +480,7 @@ PROGRAM = Program(
             listen=("scaler_listen", "admin_listen"), dialed=("nameservers", "admin_advertise")
         ),
         ADMIN_ADVERTISED,
+        host_in_certificate("admin_listen", "admin_advertise", "admin_tls_server_name"),
         refused_by(check_values),
         refused_by(secrets_of_clients),
         caller_files(cluster_tls, "cluster_tls"),

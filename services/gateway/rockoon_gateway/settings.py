@@ -55,6 +55,11 @@ class GatewaySettings(ServiceSettings):
     admin_advertise: str = setting(
         "", "host:port of admin_listen for operators (empty: the address listened on)"
     )
+    admin_tls_server_name: str = setting(
+        "",
+        "name in this gateway's certificate that operators require, if the certificate does not "
+        "have the host of admin_advertise (empty: this host)",
+    )
     reuse_port: bool = setting(
         False, "let several gateways of one host listen on the same port (SO_REUSEPORT)"
     )

@@ -45,8 +45,8 @@ class LiveSettingService(LiveSettingsServicer):
         self._keyspace = keyspace
         self._follower = follower
         self._now_ms = now_ms
-        # Name and address of each watching gateway → number of its watches.
-        self._gateways: Counter[tuple[str, str]] = Counter()
+        # Name, address and TLS server name of each watching gateway → number of its watches.
+        self._gateways: Counter[tuple[str, str, str]] = Counter()
 
     async def StoreSetting(
         self, request: pb.StoreSettingRequest, context: Any
@@ -56,7 +56,8 @@ class LiveSettingService(LiveSettingsServicer):
     async def WatchSettings(
         self, request: pb.WatchSettingsRequest, context: Any
     ) -> AsyncIterator[pb.SettingsUpdate]:
-        watcher = [(request.node, request.address)] if request.service == "gateway" else []
+        gateway = request.node, request.address, request.tls_server_name
+        watcher = [gateway] if request.service == "gateway" else []
         self._gateways.update(watcher)
         try:
             async for update in self._follower.live_settings(
@@ -71,7 +72,10 @@ class LiveSettingService(LiveSettingsServicer):
     async def ListGateways(
         self, request: pb.ListGatewaysRequest, context: Any
     ) -> pb.ListGatewaysReply:
-        gateways = (pb.Gateway(name=name, address=at) for name, at in sorted(self._gateways))
+        gateways = [
+            pb.Gateway(name=name, address=address, tls_server_name=tls_server_name)
+            for name, address, tls_server_name in sorted(self._gateways)
+        ]
         return pb.ListGatewaysReply(gateways=gateways)
 
     async def store(self, request: pb.StoreSettingRequest) -> int:

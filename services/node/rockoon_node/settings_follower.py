@@ -43,7 +43,7 @@ class SettingsFollower:
     Args:
         service, node: see `LiveSetting` in settings.proto.
         live: the settings of the process.
-        address: see `WatchSettingsRequest` in settings.proto.
+        address, tls_server_name: see `WatchSettingsRequest` in settings.proto.
     """
 
     def __init__(
@@ -53,11 +53,14 @@ class SettingsFollower:
         node: str,
         live: LiveSettings[Any],
         address: str = "",
+        tls_server_name: str = "",
     ) -> None:
         self._live = live
         # Set when the settings may differ from the file.
         self._changed = asyncio.Event()
-        request = WatchSettingsRequest(service=service, node=node, address=address)
+        request = WatchSettingsRequest(
+            service=service, node=node, address=address, tls_server_name=tls_server_name
+        )
 
         def watch(channel: "aio.Channel") -> "AsyncIterable[SettingsUpdate]":
             return LiveSettingsStub(channel).WatchSettings(request, metadata=nameservers.metadata)

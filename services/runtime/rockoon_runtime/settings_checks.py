@@ -137,21 +137,32 @@ def pem_fault(names: str, trial: Callable[[], object]) -> Iterator[str]:
         yield f"{names}: {failure}"
 
 
-def host_in_certificate(settings: Any) -> Iterator[str]:
-    """Yield a fault if the certificate does not have the host that callers dial."""
-    certificate, key = settings.tls_certificate, settings.tls_key
-    if settings.tls == "off" or certificate is None or key is None:
-        return
-    address = getattr(settings, "advertise", "") or settings.listen
-    host = settings.tls_server_name or address.rpartition(":")[0].strip("[]")
-    try:
-        hosts = try_certificate(certificate, key).hosts
-    except PemError:
-        # `tls_files` reports it.
-        return
-    if host not in EVERY_ADDRESS and not any(covers(each, host) for each in hosts):
-        listed = ", ".join(hosts) or "no host"
-        yield f"tls_certificate = {certificate} is for {listed}: expected {host}, the dialed host"
+def host_in_certificate(listen: str, advertise: str, server_name: str) -> SettingsCheck:
+    """Return a check that the service's certificate has the host that callers require.
+
+    Args:
+        listen, advertise: see `advertised`.
+        server_name: name of the setting with the name that callers require instead of the host.
+    """
+
+    def check(settings: Any) -> Iterator[str]:
+        certificate, key = settings.tls_certificate, settings.tls_key
+        if settings.tls == "off" or certificate is None or key is None:
+            return
+        address = getattr(settings, advertise, "") or getattr(settings, listen)
+        host = getattr(settings, server_name) or address.rpartition(":")[0].strip("[]")
+        try:
+            hosts = try_certificate(certificate, key).hosts
+        except PemError:
+            # `tls_files` reports it.
+            return
+        if host not in EVERY_ADDRESS and not any(covers(each, host) for each in hosts):
+            listed = ", ".join(hosts) or "no host"
+            yield (
+                f"tls_certificate = {certificate} is for {listed}: expected {host}, the dialed host"
+            )
+
+    return check
 
 
 def covers(name: str, host: str) -> bool:
@@ -178,7 +189,7 @@ def telemetry_packages(settings: TelemetrySettings) -> None:
 CHECKS: tuple[SettingsCheck, ...] = (
     addresses(listen=("listen", "metrics_listen", "tls_health_listen")),
     tls_files,
-    host_in_certificate,
+    host_in_certificate("listen", "advertise", "tls_server_name"),
     refused_by(cluster_credentials),
     refused_by(telemetry_packages),
 )
