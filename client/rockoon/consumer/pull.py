@@ -270,7 +270,8 @@ def interpret(
     if status == FOUND:
         return messages_of(queue, offset, reply, subscription, check_crcs)
     if status in (OFFSET_TOO_SMALL, OFFSET_OVERFLOW_BADLY) or (
-        # An empty queue replies so to any offset, and a reader waits at offset 0 only.
+        # The statuses of a queue without messages. At offset 0 the reader waits for the first one;
+        # any other offset is beyond the end.
         status in (NO_MESSAGE_IN_QUEUE, NO_MATCHED_LOGIC_QUEUE) and offset > 0
     ):
         return PullOutOfRange(queue, offset, reply.min_offset, reply.max_offset, reply.deletion)

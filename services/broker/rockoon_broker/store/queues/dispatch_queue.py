@@ -23,8 +23,8 @@ from rockoon_broker.store.queues.dispatch import EntryRun, dispatch_runs, entry_
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
 from rockoon_broker.store.queues.tails import QueueTailCache
 
-# Queues without messages whose max offset is written in one tick. Each creates a file, which blocks
-# the event loop for some tenths of a millisecond.
+# Maximum number of queues without messages whose max offset is written in one tick. Each write
+# creates a file, which blocks the event loop for some tenths of a millisecond.
 NUMBERS_A_TICK_MAX = 100
 
 
