@@ -68,6 +68,7 @@ class Channel(aio.Channel):
         address, limits: the arguments.
         sessions: the HTTP/2 implementation in use.
         liveness: time limits after which a silent connection is aborted.
+        connection: the newest connection that accepts calls; None if there is none.
     """
 
     def __init__(
@@ -85,8 +86,8 @@ class Channel(aio.Channel):
         self.liveness = LIVENESS
         self._tls = tls
         self._ip_address = ip_address
-        # The newest one that accepts calls, and all that have not ended.
-        self._connection: ClientConnection | None = None
+        self.connection: ClientConnection | None = None
+        # All that have not ended.
         self._connections: set[ClientConnection] = set()
         self._connecting: asyncio.Task[None] | None = None
         # Ends the pause before an attempt to connect.
@@ -105,7 +106,7 @@ class Channel(aio.Channel):
         Raises:
             UsageError: the channel is closed.
         """
-        connection = self._connection
+        connection = self.connection
         if connection is not None and connection.send(call):
             return True
         if self._is_closed:
@@ -116,17 +117,12 @@ class Channel(aio.Channel):
             if each is not connection and each.begun.done()
         )
 
-    def is_former(self, connection: ClientConnection) -> bool:
-        """Return whether the channel sends no new calls on a connection, which closes after its
-        last call."""
-        return connection is not self._connection
-
     def lost(self, connection: ClientConnection) -> None:
         """Handle a connection that has ended, or accepts no further calls."""
         if connection.is_lost:
             self._connections.discard(connection)
-        if self._connection is connection:
-            self._connection = None
+        if self.connection is connection:
+            self.connection = None
 
     def calmed(self, text: str) -> None:
         """Handle a connection that the server closed for too many calls or frames
@@ -207,7 +203,7 @@ class Channel(aio.Channel):
             connection.close()
             return
         self._failure, self._failures = "", 0
-        former, self._connection = self._connection, connection
+        former, self.connection = self.connection, connection
         if former is not None:
             former.stream_over()
 
@@ -266,7 +262,7 @@ class Channel(aio.Channel):
     async def close(self, grace: float | None = None) -> None:  # noqa: ARG002 - gRPC's signature
         """End all calls and connections."""
         self._is_closed = True
-        self._connection = None
+        self.connection = None
         if self._connecting is not None:
             self._connecting.cancel()
         closing = list(self._connections)
@@ -287,7 +283,7 @@ class Channel(aio.Channel):
     def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:  # noqa: ARG002
         if self._is_closed:
             return grpc.ChannelConnectivity.SHUTDOWN
-        if self._connection is not None and self._connection.is_open:
+        if self.connection is not None and self.connection.is_open:
             return grpc.ChannelConnectivity.READY
         if self._connecting is not None:
             return grpc.ChannelConnectivity.CONNECTING

@@ -135,6 +135,7 @@ class ClientCall:
     _is_retried: bool
     _callbacks: list[Callable[[Any], None]] | None
     _opening: asyncio.Task[None] | None
+    _waiting: asyncio.Future[None] | None
 
     def begin(
         self,
@@ -162,12 +163,15 @@ class ClientCall:
         self.id = 0
         self.metadata = metadata
         self._waits = waits
-        self._code = self._callbacks = self._opening = None
+        self._code = self._callbacks = self._opening = self._waiting = None
         self._is_cancelled = self._is_retried = False
         self.deadline = None
         if timeout is not None:
             self.deadline = asyncio.get_running_loop().time() + timeout
-        if not method.channel.send(self):
+        channel = method.channel
+        connection = channel.connection
+        # Mostly without a call of the channel.
+        if not ((connection is not None and connection.send(self)) or channel.send(self)):
             self._opening = asyncio.get_running_loop().create_task(self._open())
 
     # Beginning.
@@ -344,18 +348,6 @@ class UnaryCall(ClientCall):
     __slots__ = (*_CALL_SLOTS, "_answer", "_waiting", "connection", "id")
 
     _answer: Any
-    _waiting: asyncio.Future[None] | None
-
-    def begin(
-        self,
-        method: ChannelMethod,
-        request: Any,
-        timeout: float | None,
-        metadata: Metadata,
-        waits: bool | None,
-    ) -> None:
-        self._waiting = None
-        ClientCall.begin(self, method, request, timeout, metadata, waits)
 
     def answered(
         self, status: int, details: str, trailing: Metadata, message: bytes | None

@@ -146,7 +146,8 @@ class ClientConnection(SessionConnection):
             self.stream_over()
 
     def stream_over(self) -> None:
-        if not self.streams and self._channel.is_former(self):
+        # A former connection of its channel closes after its last call.
+        if not self.streams and self._channel.connection is not self:
             self.close()
 
     def _fail_streams(self, code: int, reason: str) -> None:
@@ -182,8 +183,9 @@ class ClientConnection(SessionConnection):
         call: Any = self.streams.pop(stream, None)
         if call is not None:
             call.answered(status, details, trailing, message)
-            if not self.streams:
-                self.stream_over()
+            # `stream_over`, without its call.
+            if not self.streams and self._channel.connection is not self:
+                self.close()
 
     def _finished(self, stream: int, status: int, details: str, trailing: Metadata) -> None:
         call: Any = self.streams.pop(stream, None)

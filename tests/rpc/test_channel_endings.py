@@ -89,7 +89,7 @@ async def test_a_connection_without_calls_ends_when_its_server_leaves() -> None:
         leaving = await came.get()
         await leaving.answer(await leaving.next_call(), b"y")
         assert await call == b"y"
-        known = weakref.ref(channel._connection)
+        known = weakref.ref(channel.connection)
         await leaving.send(LEAVES)
         assert await leaving.has_ended()
         # The channel connects again, and keeps no connection that has ended.
