@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gateway.gateways import running_gateway
 from rockoon.admin.access_keys import Permission
 from rockoon.cli.failures import CommandError
 from rockoon.cli.groups import changed
@@ -186,6 +187,44 @@ def test_a_live_setting_that_an_operator_has_changed_is_drift(
     (process,) = rockoon("offsets", "config", "get", "calls_per_address_max", "--json").json
     assert process["settings"][0]["value"] == "5000"
     apply(f"owner: {name}", "--prune")
+
+
+async def test_settings_of_gateways_follow_the_file_and_prune_needs_no_gateway(
+    rockoon: Any, apply: Any, cluster: Any, name: str
+) -> None:
+    """A gateway without `admin_listen` follows settings, and no operator can call it."""
+
+    async def run(text: str, *options: str, status: int = 0) -> Any:
+        return await asyncio.to_thread(apply, text, *options, status=status)
+
+    settings = "settings: {gateway: {client_seconds_max: %s}, gateway/%s: {log_level: warning}}"
+    text = f"owner: {name}\n{settings % (60, 'a')}"
+    refused = await run(text, "--prune", status=1)
+    assert "no gateway follows the nameservers" in refused.err
+    await run(f"owner: {name}", "--prune")
+    operated = {"admin_listen": "127.0.0.1:0"}
+    async with running_gateway(cluster, name="a", **operated), running_gateway(cluster, name="b"):
+        refused = await run(settings % (0, "c"), status=1)
+        assert "client_seconds_max = 0" in refused.err
+        assert "must be between 1 and 86400" in refused.err
+        assert "no gateway named 'c' follows the nameservers" in refused.err
+        planned = await run(text, "--plan", "--prune", status=2)
+        assert [each.partition(":")[0] for each in planned.out.splitlines()] == [
+            "create setting gateway client_seconds_max",
+            "create setting gateway/a log_level",
+            "2 changes to make",
+        ]
+        await run(text, "--prune")
+        again = await run(text, "--plan", "--prune")
+        assert again.out == "0 changes to make\n"
+        refused = await run(text.replace(name, "bank"), "--plan", status=1)
+        assert f"belongs to owner '{name}'" in refused.err
+        less = await run(f"owner: {name}", "--prune")
+        assert less.out.splitlines() == [
+            "delete setting gateway client_seconds_max",
+            "delete setting gateway/a log_level",
+            "2 changes made",
+        ]
 
 
 def test_runs_at_the_same_time_make_each_change_once(

@@ -26,6 +26,7 @@ from rockoon.errors import (
     AccessKeyExists,
     AccessKeyNotFound,
     BrokerNotFound,
+    GatewayUnavailable,
     GroupChanged,
     GroupExists,
     GroupNotFound,
@@ -211,10 +212,16 @@ async def _settings(
                 raise
             unknown[service] = str(failure)
             continue
+        except GatewayUnavailable:
+            # Gateways are optional.
+            if service in declared:
+                raise
+            continue
         answered = {each.node for each in processes if each.error is None}
         for process in processes:
             found.update({(service, each.name, each.node): each for each in process.stored})
-            if process.node not in answered:
+            # No operator can have stored a setting of a gateway without an address.
+            if process.node not in answered and process.address:
                 unknown[f"{service} {process.node or process.process}"] = str(process.error)
     return found, unknown
 

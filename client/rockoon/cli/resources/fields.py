@@ -36,7 +36,7 @@ SettingName = tuple[str, str, str]
 Convert = Callable[[FileValue], Any]
 """Returns the value of a field. Raises FieldError, or the error of a check."""
 
-SERVICES = ("broker", "offset", "nameserver")
+SERVICES = ("broker", "offset", "nameserver", "gateway")
 TRUTH = {"yes": True, "no": False, "true": True, "false": False}
 # Without a zone, the meaning of a time would depend on the machine.
 _ZONED = re.compile(r"\d{11,13}|.*(Z|[+-]\d\d:?\d\d)")
