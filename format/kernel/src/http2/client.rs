@@ -346,9 +346,11 @@ impl<B: Body> ClientSession<B> {
             }
         }
         self.core.notes.touched = touched;
-        for number in std::mem::take(&mut self.core.notes.headed) {
-            self.read(number);
+        let headed = std::mem::take(&mut self.core.notes.headed);
+        for number in &headed {
+            self.read(*number);
         }
+        self.core.notes.headed = headed;
         if let Some((last, code, text)) = self.core.notes.goaway.take() {
             self.peer_leaves(last, code, text);
         }

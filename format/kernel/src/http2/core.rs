@@ -105,6 +105,8 @@ pub struct Core<B: Body> {
     pub is_over: bool,
     is_broken: bool,
     events: Vec<Event<B::Message>>,
+    /// How many events were reported together the last time.
+    events_before: usize,
     scanner: Scanner,
     own_frames: Vec<u8>,
     kept: Vec<u8>,
@@ -140,6 +142,7 @@ impl<B: Body> Core<B> {
             is_over: false,
             is_broken: false,
             events: Vec::new(),
+            events_before: 0,
             scanner: Scanner::new(is_server),
             own_frames: Vec::new(),
             kept: Vec::new(),
@@ -163,11 +166,17 @@ impl<B: Body> Core<B> {
     pub fn event(&mut self, event: Event<B::Message>) {
         if !self.is_broken {
             self.is_broken = matches!(event, Event::Broken(..));
+            if self.events.capacity() == 0 {
+                self.events.reserve_exact(self.events_before.max(1));
+            }
             self.events.push(event);
         }
     }
 
     pub fn take_events(&mut self) -> Vec<Event<B::Message>> {
+        if !self.events.is_empty() {
+            self.events_before = self.events.len();
+        }
         std::mem::take(&mut self.events)
     }
 
