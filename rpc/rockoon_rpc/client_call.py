@@ -83,13 +83,14 @@ class ChannelMethod:
     def start(
         self,
         request: Any = None,
-        *,
         timeout: float | None = None,
         metadata: Sequence[tuple[str, str | bytes]] | None = None,
         credentials: object = None,  # noqa: ARG002 - gRPC's signature
         wait_for_ready: bool | None = None,
         compression: object = None,  # noqa: ARG002
     ) -> "ClientCall":
+        """Start an RPC. The arguments are gRPC's. They are not keyword-only, because CPython looks
+        up the default of each keyword-only argument in a dictionary."""
         if self.head is None:
             self.head = self.channel.request_head(self.name)
         # `begin` has the arguments, because CPython runs an `__init__` with arguments in a second
@@ -384,8 +385,10 @@ class UnaryCall(ClientCall):
         if self._code is None:
             try:
                 if self._waiting is None:
-                    self._waiting = asyncio.get_running_loop().create_future()
-                    yield from self._waiting
+                    # Costs half of the loop's `create_future`.
+                    waiting: asyncio.Future[None] = asyncio.Future()
+                    self._waiting = waiting
+                    yield from waiting
                 else:
                     yield from self._wait_end().__await__()
             except asyncio.CancelledError:

@@ -135,7 +135,11 @@ class ClientConnection(SessionConnection):
         call.id = stream
         if method.sends_stream:
             call.opened()
-        self.wrote()
+        if self._has_flush and not self._is_in_turn:
+            # `wrote`, without its call.
+            self._writes += 1
+        else:
+            self.wrote()
         return True
 
     def reset_call(self, stream: int) -> None:
