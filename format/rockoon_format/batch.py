@@ -341,7 +341,7 @@ def _stamp_one_by_one(
         if rules.with_room and not layout.has_room.all():
             continue
         following[queue] = first + len(batch.lengths) // 4
-        made, listed = stamp_batch(
+        made, own_entries = stamp_batch(
             frames,
             layout,
             first_queue_offset=first,
@@ -350,5 +350,5 @@ def _stamp_one_by_one(
             store_host=rules.store_host,
         )
         stored += made.data
-        entries[-1] = listed.tobytes()
+        entries[-1] = own_entries.tobytes()
     return StampedGroup(bytes(stored), entries, None)

@@ -140,7 +140,7 @@ def test_after_a_release_the_former_owner_is_fenced_as_soon_as_there_is_another(
     ledger.release("g", QUEUE, "a")
     owned(ledger, "b")
     with pytest.raises(Fenced):
-        ledger.check_commit(late, 7, None)
+        ledger.commit(late, 7, None, 0)
 
 
 @pytest.mark.parametrize(

@@ -112,9 +112,9 @@ class OffsetStore(Protocol):
 
 
 @dataclass(slots=True)
-class _QueueReading:
-    """State of a queue from Resolve until it is removed or resolved again. Each Resolve creates a
-    new object: a late reply must not change the state of a later Resolve."""
+class _QueuePosition:
+    """Offset of a queue in memory, from Resolve until it is removed or resolved again. Each Resolve
+    creates a new object: a late reply must not change the state of a later Resolve."""
 
     offset: int
     epoch: int
@@ -140,7 +140,7 @@ class RemoteOffsetStore:
         self._member_id = member_id
         self._own_member = member_id if own else ""
         self._mode = offset_pb.BROADCASTING if own else offset_pb.CLUSTERING
-        self._positions: dict[MessageQueue, _QueueReading] = {}
+        self._positions: dict[MessageQueue, _QueuePosition] = {}
         # Parallel calls could store an older offset after a newer one.
         self._storing = asyncio.Lock()
 
@@ -172,7 +172,7 @@ class RemoteOffsetStore:
                     continue
                 start = Start.from_wire(queue, answer)
                 self.is_paused = False
-                self._positions[queue] = _QueueReading(start.offset, start.epoch, start.offset)
+                self._positions[queue] = _QueuePosition(start.offset, start.epoch, start.offset)
                 found[queue] = start
         return found
 
@@ -205,12 +205,12 @@ class RemoteOffsetStore:
         return await self.read_store(queue) if remembered is None else remembered
 
     async def persist(self, queues: Collection[MessageQueue]) -> Persisted:
-        return await self._persist(queues, is_last=False)
+        return await self._persist(queues, releases=False)
 
     async def release(self, queues: Collection[MessageQueue]) -> Persisted:
-        return await self._persist(queues, is_last=bool(self._member_id))
+        return await self._persist(queues, releases=bool(self._member_id))
 
-    async def _persist(self, queues: Collection[MessageQueue], *, is_last: bool) -> Persisted:
+    async def _persist(self, queues: Collection[MessageQueue], *, releases: bool) -> Persisted:
         async with self._storing:
             waiting = {
                 queue: position
@@ -220,12 +220,12 @@ class RemoteOffsetStore:
             stored: dict[MessageQueue, int] = {}
             kept: dict[MessageQueue, RockoonError] = {}
             lost: dict[MessageQueue, RockoonError] = {}
-            # The last call includes all queues. If the progress of a queue is stored already, the
-            # queue needs no commit, but the service must learn that this reader has stopped.
-            for some in in_calls(queues if is_last else waiting):
+            # A release names all queues. If the progress of a queue is stored already, the queue
+            # needs no commit, but the service must learn that this member no longer reads it.
+            for some in in_calls(queues if releases else waiting):
                 positions = {queue: waiting[queue] for queue in some if queue in waiting}
                 try:
-                    results = await self._commit(positions, release=some if is_last else ())
+                    results = await self._commit(positions, release=some if releases else ())
                 except RockoonError as error:
                     if not error.retriable:
                         raise
@@ -260,7 +260,7 @@ class RemoteOffsetStore:
         """
         async with self._storing:
             position = self._positions[queue]
-            chosen = _QueueReading(offset, position.epoch, position.stored)
+            chosen = _QueuePosition(offset, position.epoch, position.stored)
             ((result, _),) = await self._commit({queue: chosen}, metadata=metadata, force=force)
             if result.HasField("error"):
                 raise from_wire(result.error)
@@ -278,7 +278,7 @@ class RemoteOffsetStore:
 
     async def _commit(
         self,
-        positions: Mapping[MessageQueue, _QueueReading],
+        positions: Mapping[MessageQueue, _QueuePosition],
         *,
         metadata: str = "",
         force: bool = False,
@@ -327,7 +327,7 @@ class RemoteOffsetStore:
     def _record_result(
         self,
         queue: MessageQueue,
-        position: _QueueReading,
+        position: _QueuePosition,
         result: offset_pb.CommitResult,
         offset: int,
         stored: dict[MessageQueue, int],

@@ -20,7 +20,8 @@ from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
 if TYPE_CHECKING:
     from rockoon_proto.v1.broker_pb2_grpc import BrokerAsyncStub
 
-# Larger than any queue offset: asks a broker about no message.
+# In a QueueStatusRequest: requests only the state of the queue, and nothing about a message. All
+# offsets of messages are lower.
 OFFSET_MAX = 1 << 62
 
 Answer = TypeVar("Answer")
@@ -67,10 +68,10 @@ class Brokers:
             offsets_only: read only the ends.
         """
         asked = {(queue, None) for queue in queues}
-        states = await self.states_with_fate(asked, offsets_only=offsets_only)
+        states = await self.states_at_offsets(asked, offsets_only=offsets_only)
         return {queue: state for (queue, _), state in states.items()}
 
-    async def states_with_fate(
+    async def states_at_offsets(
         self, asked: Iterable[tuple[MessageQueue, int | None]], *, offsets_only: bool = False
     ) -> dict[tuple[MessageQueue, int | None], QueueState | RockoonError]:
         """Read the state of each queue, and store time and expected deletion of one message.
@@ -113,7 +114,7 @@ class Brokers:
 
         The result has no entry for a queue whose broker did not answer.
         """
-        states = await self.states_with_fate(offsets.items())
+        states = await self.states_at_offsets(offsets.items())
         return {
             queue: state.asked_deletion
             for (queue, _), state in states.items()

@@ -71,8 +71,9 @@ class Appender:
         settings: the store's settings.
         log, queues: open.
         runs: gets the time of each batch; decides when store times must decrease.
-        points: recovery points. Before store times decrease, the checkpoint must have a durable
-            limit for its times; otherwise a start could trust a later time.
+        points: recovery points. Store times decrease to a time only after all times in the
+            checkpoint on the disk are earlier: a start trusts the checkpoint, and must not find a
+            later time there than in the newest records.
         undispatched: gets the queue entries of each batch.
         epochs: gets each epoch mark, a record that lists the log's epochs. Each file of a
             replicated log starts with one.
@@ -142,7 +143,7 @@ class Appender:
         if not given or (len(given) > 1 and not fits(total, self._log.file_bytes // 2)):
             return results
         offset, stored_ms = self._position(total, now_ms)
-        stored, listed, keys = stamp_batches(
+        stored, entries_of, keys = stamp_batches(
             given,
             self._group_rules,
             with_keys=self._found_keys.wanted,
@@ -154,8 +155,8 @@ class Appender:
         self._log.write(offset, stored)
         self._record_written(offset, stored_ms, keys)
         start, stored_bytes = offset, len(stored)
-        for (index, queue), own in zip(queues, listed, strict=True):
-            if own is None:
+        for (index, queue), entries in zip(queues, entries_of, strict=True):
+            if entries is None:
                 continue
             size, kept = batches[index].frames_bytes, b""
             end = offset + size
@@ -163,7 +164,7 @@ class Appender:
                 # A copy: a view would keep the whole group in memory.
                 is_whole = size == stored_bytes
                 kept = bytes(stored if is_whole else stored[offset - start : end - start])
-            results[index] = self._add_entries(queue, own, offset, stored_ms, kept, end)
+            results[index] = self._add_entries(queue, entries, offset, stored_ms, kept, end)
             offset = end
         return results
 

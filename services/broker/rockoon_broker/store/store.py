@@ -143,15 +143,15 @@ class Store(VisibleStore):
         self._reader = CompactedReader(log_reader, self.compaction)
         written = (self._queues, self._markers, self._syncer, disk)
         self.points = RecoveryPoints(self.recovery.lineage, read_checkpoint(root), *written)
-        listed = self.recovery.dispatched_end
-        self._committed_end = listed if by_quorum else self.recovery.log_end
+        dispatched_end = self.recovery.dispatched_end
+        self._committed_end = dispatched_end if by_quorum else self.recovery.log_end
         self._epochs = find_epochs(self._log, self._queues, self.recovery.own_records)
         self._undispatched = DispatchQueue(
             self._queues,
             self._log,
             self._dropped,
             settings.delay_levels_ms,
-            listed,
+            dispatched_end,
             self.recovery.dispatched_ms,
             lambda renewal: self._deletion.renew(renewal),
             tails,

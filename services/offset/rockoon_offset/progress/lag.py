@@ -113,7 +113,7 @@ class Lags:
         ]
         await self._store.durable()
         wanted = dict.fromkeys([*asked, *(each for each in unpulled if each[1] is not None)])
-        states = await self._brokers.states_with_fate(wanted)
+        states = await self._brokers.states_at_offsets(wanted)
         return [
             filled(row, known, states[item], owner, states.get(beyond), by_receivers)
             for row, known, item, owner, beyond, by_receivers in zip(

@@ -169,17 +169,13 @@ class Ledger(LedgerState):
             )
         return [] if after == before else self.apply_all([ProgressPut(after)])
 
-    def check_commit(self, commit: OffsetCommit, incarnation: int | None, end: int | None) -> None:
-        """Raise an error if a commit must be refused; see `check_commit`."""
-        check_commit(commit, self.find(commit.group, commit.queue), incarnation, end)
-
     def commit(
         self, commit: OffsetCommit, incarnation: int | None, end: int | None, now_ms: int
     ) -> list[Record]:
-        """Move a reader's offset. If nothing changes, there are no records. Raises the errors of
-        `check_commit`.
+        """Move a reader's offset. If nothing changes, there are no records. Arguments and errors
+        are those of `check_commit`.
         """
-        self.check_commit(commit, incarnation, end)
+        check_commit(commit, self.find(commit.group, commit.queue), incarnation, end)
         progress = self.table.of(commit.group)[commit.queue]
         # Members commit every few seconds, also without new messages. The journal must not grow.
         if commit.offset == progress.offset and commit.metadata == progress.metadata:

@@ -113,8 +113,8 @@ class CommitLog:
         if self.files and not in_next_file:
             last = self.files[-1].start
             # The condition of `fits`, without a function call for each append.
-            behind = self.end + batch_bytes + BLANK_BYTES_MIN
-            if last <= self.end and behind <= last + self.file_bytes:
+            needed_end = self.end + batch_bytes + BLANK_BYTES_MIN
+            if last <= self.end and needed_end <= last + self.file_bytes:
                 return self.end
         if not fits(batch_bytes, self.file_bytes):
             raise BatchTooLarge(
