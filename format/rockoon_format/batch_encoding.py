@@ -92,7 +92,7 @@ def encode_batch(
         room: reserve space for a checksum after the properties, which are empty or end with 0x02.
 
     Returns:
-        The frames, and each record's size, uint32[n].
+        The records, and each record's size, uint32[n].
 
     Raises:
         ValueError: bodies and properties differ in number, a property section is longer than
@@ -349,7 +349,7 @@ def _cached_arguments(
     topic: bytes, queue_id: int, sys_flags: int, born_host: bytes
 ) -> tuple[bytes, bytes, bytes] | None:
     """Return the arguments of the kernel that the batches of a queue share: the fields before and
-    behind the born timestamp, and length and name of the topic."""
+    after the born timestamp, and length and name of the topic."""
     arguments = _arguments_of(topic, queue_id, sys_flags, 0, born_host)
     if arguments is None:
         return None

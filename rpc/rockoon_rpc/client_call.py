@@ -467,8 +467,11 @@ class StreamCall(ClientCall, MessageStream):
             self.connection.wrote()
 
     def write_now(self, request: Any) -> bool:
-        """Send a request if it can be sent immediately; return whether it was sent. Not allowed
-        while the requests that were passed to the constructor are being sent."""
+        """Send a request if it can be sent immediately; return whether it was sent.
+
+        If the call was started with an iterator of requests, the caller must ensure that the
+        iterator has no request to send: otherwise the order of the requests is undefined.
+        """
         if not self.id or self._is_pending or self.sent_last or self._code is not None:
             return False
         connection = self.connection

@@ -181,7 +181,8 @@ class SessionConnection(asyncio.BufferedProtocol):
         # Reading is paused; the connection waits in the line or for a timer.
         self._is_paused = self._is_in_line = False
         self._has_flush = False
-        # Number of calls of `wrote` since the last turn, and in the last turn that had one.
+        # Calls of `wrote` outside of turns, counted from turn to turn: the number since the last
+        # turn, and the last complete number that is not 0.
         self._writes = self._writes_before = 0
         # Seconds until the next turn, if the peer has sent many frames without effect.
         self._pause_seconds = 0.0

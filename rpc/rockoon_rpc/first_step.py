@@ -132,7 +132,7 @@ def _continued(steps: Steps, awaited: Any) -> Any:
                 awaited = steps.throw(thrown)
             else:
                 break
-        # Without this function's own loop, which every wake-up would pay for.
+        # Faster than the loop above: each later wake-up resumes `steps` directly.
         return (yield from steps)
     except StopIteration as end:
         return end.value

@@ -26,13 +26,13 @@ from rockoon_rpc.server_connection import ServerConnection
 from rockoon_rpc.session import Implementation, Route, ServerSession
 
 LISTEN_BACKLOG = 4096
-# `on_many_ended` is called so long after this many calls of ended connections, if they are as many
-# as the calls in progress; an ended connection counts like some calls.
+# `on_many_ended` is called `ENDED_SECONDS` after this many calls of ended connections, unless more
+# calls than these are in progress. An ended connection counts as `CALLS_OF_A_CONNECTION` calls.
 ENDED_CALLS_MIN = 500
 # A connection over TLS has half a megabyte of buffers: as much as some dozens of calls.
 CALLS_OF_A_CONNECTION = 50
 ENDED_SECONDS = 1.0
-# Of the time, that `on_many_ended` may need.
+# Maximum share of the time that `on_many_ended` may need.
 ENDED_SHARE = 0.02
 # How long callers may take to end their side of connections when a server has stopped.
 STOP_SECONDS_MAX = 1.0

@@ -40,7 +40,8 @@ class ServerCall(MessageStream):
     Attributes:
         task: runs the servicer's coroutine after its first wait; None before.
         is_entered: the server and the connection have registered the call.
-        may_answer: called before each reply that no guard checks; raises if it is refused.
+        may_answer: called before a reply that the servicer sends itself, not by its return value
+            or generator, which the server's guard checks; raises if replies are refused now.
     """
 
     __slots__ = (

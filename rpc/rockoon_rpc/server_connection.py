@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rockoon_rpc.server import Server
 
 
-# Of one connection. A peer that does not acknowledge PINGs leaves no more answers unconfirmed.
+# Maximum of unconfirmed replies of one connection, for a peer that acknowledges no PING.
 WAITING_MAX = 4096
 
 
@@ -44,7 +44,8 @@ class Receipts:
     def __init__(self, ping: Callable[[], None]) -> None:
         self._ping = ping
         self._is_on_its_way = False
-        # By number of the answered stream: queued before the PING on its way, and behind it.
+        # Callbacks by number of the answered stream: of replies queued before the unacknowledged
+        # PING, and of replies queued after it.
         self._asked: dict[int, Callable[[bool], None]] = {}
         self._waiting: dict[int, Callable[[bool], None]] = {}
 
@@ -119,8 +120,8 @@ class Budget:
         """Count events; return whether the budget covers them.
 
         Args:
-            count: of events; a negative count gives budget back.
-            now: seconds of a clock that is the same in each call.
+            count: number of events; a negative number gives budget back.
+            now: seconds, on the same clock in each call.
         """
         recovered = (now - self._at) * self._per_second
         self._spent = max(max(self._spent - recovered, 0.0) + count, 0.0)
@@ -130,14 +131,15 @@ class Budget:
 
 # Between the two GOAWAYs of a connection that the server ends.
 LEAVE_SECONDS = 0.5
-# A peer that sends more than a turn of input receives a frame so often. If its process has ended,
-# its system answers with a reset. The frame is an empty one of an unknown type, which every peer
-# ignores (RFC 9113, section 5.5); the session may already wait for the answer to a PING.
+# The server sends this frame once per `PROBE_SECONDS` to a peer that sends more than a turn of
+# input. If the peer's process has ended, its system answers with a reset. The frame is an empty one
+# of an unknown type, which every peer ignores (RFC 9113, section 5.5). A PING cannot replace it,
+# because the session may already wait for the answer to one.
 PROBE = bytes((0, 0, 0, 0x2A, 0, 0, 0, 0, 0))
 PROBE_SECONDS = 1.0
-# A connection that ends so soon, and without a call, was useless.
+# A connection that ends within this time and without a call was useless.
 SHORT_SECONDS = 1.0
-# A connection without calls is looked at so often before its time is over.
+# Number of checks of a connection without calls until it is closed as idle.
 IDLE_LOOKS = 4
 # Costs of a frame without effect and of a reset, relative to `Limits.turn_bytes`. If more than half
 # of a turn was waste, a pause follows, so a flood gets a tenth of one core.
@@ -187,7 +189,8 @@ class ServerConnection(SessionConnection):
         self._has_called = self._is_useless = False
         self._began = self.loop.time()
         self._receipts: Receipts | None = None
-        # Ends of the handshake, then looks at how long it has been idle.
+        # Ends a handshake that is too long; after the handshake, checks how long the connection is
+        # idle.
         self._timer: asyncio.TimerHandle | None = None
         self._idle_looks = 0
         # Requests that are not complete, by number of the stream: the end of their time.

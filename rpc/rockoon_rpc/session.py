@@ -50,11 +50,12 @@ ROOM = 3
 # The peer has acknowledged the PING of `ping`: ().
 PONG = 4
 # The peer has sent GOAWAY: (last_stream, code: int, text: str). Streams above `last_stream` are
-# reported by RESET with REFUSED_STREAM behind this event.
+# reported by RESET with REFUSED_STREAM after this event.
 GOAWAY = 5
-# What the peer caused in this turn, if it is more than an honest peer causes with each call:
-# (idle_frames, resets). The owner has budgets for both. A stream beyond `streams_max` counts as 20
-# resets. DATA of a stream that this side has ended before the peer did is no idle frame.
+# Frames without effect and resets that the peer has caused in this turn, if there are more than an
+# honest peer causes with each call: (idle_frames, resets). The owner has budgets for both. A stream
+# beyond `streams_max` counts as 20 resets. DATA of a stream that this side has ended before the
+# peer did is no idle frame.
 WASTE = 6
 # The peer has broken the protocol, or `close` was called: (code: int, reason: str). GOAWAY is in
 # the output; the owner writes it and closes the connection. No event follows. A server's session
@@ -204,7 +205,7 @@ class ServerSession(Session, Protocol):
     are too long (RESOURCE_EXHAUSTED; much longer headers are BROKEN), and the message with which
     unfinished messages exceed `unfinished_bytes_max` (RESOURCE_EXHAUSTED). A request
     that is not gRPC's is answered with HTTP status 415. A stream beyond `streams_max` or
-    `metadata_bytes_max`, and one behind `leave`, is reset with REFUSED_STREAM.
+    `metadata_bytes_max`, and one that begins after `leave`, is reset with REFUSED_STREAM.
     """
 
     def respond(
@@ -254,7 +255,7 @@ class ClientSession(Session, Protocol):
     an answer with an HTTP status other than 200 (gRPC's status for it), one without a status
     (INTERNAL), one whose headers cannot be read (INTERNAL), compressed messages (UNIMPLEMENTED),
     messages that are too long or exceed `unfinished_bytes_max` (RESOURCE_EXHAUSTED), and a stream
-    that the peer resets with REFUSED_STREAM behind the headers of its answer (UNAVAILABLE). If a
+    that the peer resets with REFUSED_STREAM after the headers of its answer (UNAVAILABLE). If a
     call is over before its requests, the session resets the stream with NO_ERROR. So RESET with
     REFUSED_STREAM means that the peer has not handled the call.
     """

@@ -13,7 +13,7 @@ contention, connections handle their input directly.
 There are three lines, so that replication does not wait for clients: connections of clients,
 connections of the cluster's services, and connections that this process has opened. Each line has
 its own limit, so that no line can block another. The limit of opened connections is for fairness:
-if a thousand replies arrive together, the callers of the first replies go on before the last
+if a thousand replies arrive together, the callers of the first replies continue before the last
 replies are parsed, and the connections whose replies arrived first are served first.
 """
 
@@ -23,7 +23,8 @@ from collections.abc import Callable
 from typing import ClassVar, Protocol
 from weakref import WeakKeyDictionary
 
-# Of one line in one iteration of the loop: events, turns, and units of input.
+# Limit of the cost of one line per iteration of the loop. An event, a turn and a unit of input cost
+# 1 each.
 ITERATION_COST_MAX = 128
 # A unit is a power of two of bytes: 1 KiB; 64 KiB from servers that this process has chosen, which
 # often send many messages at once.
@@ -53,11 +54,11 @@ class Line:
         unit_bits: logarithm of the bytes that cost 1.
 
     Attributes:
-        cost: cost of the turns in this iteration; the connections add to it. At `cost_max` further
-            input must wait in the line.
-        notice_at: at this cost a connection must call `count_again`, so that the next iteration
-            begins to count again. While the cost is lower, it is not reset, because that would
-            need a callback in each iteration.
+        cost: cost of the turns since it was last set to 0; the connections add to it. At `cost_max`
+            further input must wait in the line.
+        notice_at: at this cost a connection must call `count_again`, which sets the cost to 0 in
+            the next iteration. A lower cost is not set to 0: that would need a callback in each
+            iteration. So a cost below this one may be a sum over several iterations.
     """
 
     __slots__ = (
@@ -73,7 +74,7 @@ class Line:
         self._waiting: OrderedDict[str, deque[Waiting]] = OrderedDict()
         self._joined = 0
         self.cost = 0
-        # So the limit is reached by input of one iteration, or of two.
+        # Half of the limit: the costs of earlier iterations stay below it.
         self.notice_at = cost_max // 2
 
     def __bool__(self) -> bool:

@@ -247,7 +247,8 @@ class BatchQueue:
         self.busy: set[MessageQueue] = set()
         """Queues to which a batch of this batch queue is in flight."""
         self.is_flushing = False
-        """A task awaits a message of the open batch, which must not linger."""
+        """The open batch must not linger: a task awaits it or one of its messages, or the sender
+        sends it within `send`."""
         self.is_ready = False
         """The batch queue is in the scheduler's `ready_queues`."""
         self.alarm_at = inf

@@ -27,7 +27,7 @@ class StreamEvents(Protocol):
     """Callbacks of a stream."""
 
     def on_batches_max(self, broker: str, batches_max: int) -> None:
-        """The broker accepts `batches_max` batches in one message, until its stream breaks."""
+        """The broker accepts `batches_max` batches in one gRPC message, until its stream breaks."""
 
     def on_answer(self, batch: ProducerBatch, answer: Answer) -> None:
         """The broker has stored or refused a batch."""
@@ -72,7 +72,7 @@ class AppendStream:
     def submit(
         self, batches: Sequence[ProducerBatch], message: bytes, request_id: int, now: float
     ) -> None:
-        """Send batches in one message, after the earlier submissions.
+        """Send batches in one gRPC message, after the earlier submissions.
 
         Args:
             batches: more than one only if the broker has announced that it accepts them.
@@ -90,7 +90,7 @@ class AppendStream:
 
     @property
     def unwritten(self) -> int:
-        """Messages that are not written to the transport yet."""
+        """Number of gRPC messages that are not written to the transport yet."""
         return len(self._outgoing)
 
     def oldest(self) -> tuple[ProducerBatch, float] | None:

@@ -27,7 +27,8 @@ from rockoon.producer.queue_selectors import RoundRobin, accepting
 from rockoon_core.clock import Backoff
 from rockoon_core.message_queue import MessageQueue
 
-# A broker's event loop handles one message at a time: this many bytes occupy it for a millisecond.
+# Maximum size of a shipment with several batches. The broker's event loop handles one gRPC message
+# at a time; a message of this size occupies the loop for a millisecond.
 SHIPMENT_BYTES_MAX = 1 << 20
 # A batch costs producer and broker about fifty microseconds of CPU, however few messages it has.
 # After a request, batches that may linger wait this long for each of its batches. So a producer
@@ -37,7 +38,7 @@ PAUSE_SECONDS_MAX = 0.2
 
 
 class Shipment:
-    """Batches, of several queues, that are sent to a broker in one message and occupy one slot.
+    """Batches, of several queues, that are sent to a broker in one gRPC message and use one slot.
 
     Attributes:
         was_idle: no other shipment was in flight to the broker when this one was created, so that
@@ -87,7 +88,7 @@ class BrokerSlots:
         # assigned so far.
         self.shipment: Shipment | None = None
         self.batches = 0
-        # Until this time (seconds) no batch that may linger starts a shipment.
+        # Until this time (seconds) no batch that no task awaits and that is not full is sent.
         self.pause_end = 0.0
         self.is_live = False
         # After a failure: the time of the next attempt (seconds), and the error.
@@ -117,8 +118,9 @@ class BrokerSlots:
     ) -> bool:
         """Return whether a batch may be sent to the broker now.
 
-        An idle broker receives a batch immediately; a busy one only a batch that is full or has
-        lingered. So batches grow with the load, and no message lingers while the broker is idle.
+        An idle broker receives a batch immediately; a busy one only a batch that is full, awaited
+        or has lingered. So batches grow with the load. During the pause after a request
+        (`pause_end`), a batch that may wait is not sent, even if the broker is idle.
 
         Args:
             head: the batch.
@@ -411,8 +413,9 @@ class BatchScheduler:
         return accumulator.by_queue.get(batch.queue) or accumulator.open_by_queue(batch.queue)
 
     def _ready_unanswered(self, queue: MessageQueue) -> None:
-        """Make the batch queues of a message queue ready, because its numbered batch has a reply or
-        has failed: a queue has at most one numbered batch without a reply."""
+        """Make the batch queues that waited for a reply of a message queue ready: its numbered
+        batch has a reply now, or has failed. A queue has at most one numbered batch without a
+        reply, so the next batch can be sent."""
         accumulator = self._accumulator
         if accumulator.sequences is None:
             return

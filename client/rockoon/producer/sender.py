@@ -109,7 +109,7 @@ class Sender:
         self._on_topic_dropped = on_topic_dropped
         self._loop = asyncio.get_running_loop()
         self._requests = AppendRequests(cluster, settings, clock, hooks)
-        # Encoded and not yet submitted batches of each shipment.
+        # Encoded, not submitted batches by shipment: broker, first request's id, batches, requests.
         self._packed: dict[Shipment, tuple[str, int, list[ProducerBatch], list[bytes]]] = {}
         self._scheduler = BatchScheduler(
             self.accumulator, settings.in_flight_max, secrets.randbelow(1 << 16)

@@ -108,7 +108,7 @@ class Appends:
         store: open.
         limits: limits of one batch.
         sequences: stored sequences of idempotent producers.
-        clock: store timestamps.
+        clock: store timestamps, and monotonic time for the waits.
         waits_for_sync: acknowledgements wait for a sync (flush = sync).
         arrived: called for each queue with new visible messages.
         store_changed: rung for each append, before readers see the batch.
@@ -272,7 +272,11 @@ class Appends:
         return appended.end_offset, self._wait_for(appended.end_offset)
 
     def confirmed(self, end: int) -> None:
-        """Make the log, durable up to `end`, visible to readers and acknowledge its batches."""
+        """Commit the log up to `end`: make it visible to readers, and acknowledge its batches.
+
+        Args:
+            end: physical offset up to which this copy has synced the log, or a quorum has it.
+        """
         if self._failure is not None:
             return
         try:
@@ -443,7 +447,7 @@ class Appends:
         return replace(result, runs=(*runs, *result.runs)) if runs else result
 
     def _confirm_if_synced(self, end: int) -> bool:
-        """Confirm the log if an append has synced it; call it right after the append.
+        """Commit the log (`confirmed`) if an append has synced it; call it right after the append.
 
         Returns:
             True if the batch up to `end` may be acknowledged now: it is durable, or `flush` is

@@ -96,7 +96,10 @@ DELETED_UNREAD = counter(
     "rockoon_deleted_unread_messages_total",
     "Messages deleted that a known group had not read, counted for each group, since the start",
 )
-BATCHES = counter("rockoon_appended_batches_total", "Batches whose producer waited for a sync")
+BATCHES = counter(
+    "rockoon_appended_batches_total",
+    "Waits for a sync; batches that one write has appended may count as one wait",
+)
 SYNC_WAIT = counter(
     "rockoon_sync_wait_seconds_total",
     "Seconds that batches waited between append and sync; divided by "

@@ -119,7 +119,8 @@ class SyncWaits:
     """How long batches waited for their sync, since the process started.
 
     Attributes:
-        batches: number of batches.
+        batches: number of waits. Batches of one gRPC message that share a write count as one wait,
+            and also all batches of a group that the event loop has synced itself.
         seconds: total wait.
     """
 
@@ -130,7 +131,7 @@ class SyncWaits:
     _longest_before: float = 0.0
 
     def record(self, waited_seconds: float, now_seconds: float) -> None:
-        """Count a batch that became durable at `now_seconds`, monotonic."""
+        """Count a wait that ended at `now_seconds`, monotonic."""
         self.batches += 1
         self.seconds += waited_seconds
         self._turn(now_seconds)

@@ -40,8 +40,8 @@ assert ACKNOWLEDGED_BYTES == 12
 
 
 class AcknowledgedEnd:
-    """Keeps, in a file, the position up to which a replica has acknowledged its log or counted it
-    as a leader.
+    """File with the acknowledged end of a replica: the position up to which it has acknowledged
+    records to its leader. A leader writes the position up to which it counts its own copy.
 
     A log that ends below it has lost acknowledged records, even if its end looks like an incomplete
     write. The file is written before each acknowledgement and not synced: it survives a killed
@@ -49,7 +49,7 @@ class AcknowledgedEnd:
     still valid. It is read on first use.
 
     Args:
-        directory: the store's `config`.
+        directory: the store's `config`; of an offset service with one copy, the store itself.
         disk: the file layer.
     """
 

@@ -55,9 +55,9 @@ BATCHES_MAX = 256
 # separate write of this message takes.
 GROUP_BATCHES_MAX = 256
 GROUP_BYTES_MAX = 1 << 20
-# If messages get their replies in the receive callback, none is without a reply when the next
-# message arrives, although several producers send. So two messages of different streams within
-# this time start a group, too.
+# If each message gets its reply in the receive callback, no message is without a reply when the
+# next one arrives. Then `unanswered` does not show that several producers send. So two messages of
+# different streams within this time start a group, too.
 MOMENT_SECONDS = 200e-6
 # Counted as calls of `Append`, which does the same for one batch.
 STORED = Call("append", SUCCESS, may_wait=False)
@@ -294,7 +294,7 @@ class AppendStreamCall:
         self._batches_max = BATCHES_MAX
         # Message of `on_message` that waits for its group: bytes, request id, sender and time.
         self._grouped: tuple[bytes, int, AppendCall, float] | None = None
-        # The call is over, and no reply can be sent.
+        # `answers` has ended with the call: no reply can be sent.
         self._is_closed = False
         # The next message of `read` goes the general path: `on_message` has tried the group append.
         self._skips_group = False

@@ -1,11 +1,12 @@
 """Files of a journal on one disk.
 
-    <generation>.journal    see frames.py; a new file starts with each generation of the leader
+    <generation>.journal    see frames.py
     truncation              position at which the log is being cut; removed afterwards
     lost/                   bytes of the newest CUTS_KEPT_MAX cuts
     reserve                 reserves room, so that accepted changes can be written to a full disk
 
-Generations number the files of one directory; other replicas may use other numbers.
+A generation is the number of a file: each file of a directory has the next number. The leader
+decides at which frames files begin. The same file may have another number in another replica.
 
 Opening cuts an unfinished write at the end, and fails if a synced frame is damaged: see `synced` in
 frames.py. All frames are synced again before they are used.

@@ -138,7 +138,7 @@ class Outline:
                 self.generations[-1] = newest._replace(whole_at=frame.end)
 
     def cut(self, end: int, min_offset: int) -> None:
-        """Remove epochs and files behind a new, lower end of the log."""
+        """Remove epochs and files after a new, lower end of the log."""
         # A log without frames has no epochs, even if older frames were deleted.
         is_empty = end == min_offset
         self.epochs = [] if is_empty else [each for each in self.epochs if each[1] < end]

@@ -200,7 +200,7 @@ class JournalStore:
             self._loop.call_soon(self._write_waiting)
 
     async def durable(self) -> None:
-        """Wait until all changes written so far are durable. Raises StoreNotWritable, StoreFailed.
+        """Wait until all changes queued so far are durable. Raises StoreNotWritable, StoreFailed.
         See `ProgressStore`.
         """
         if self._failure is not None:

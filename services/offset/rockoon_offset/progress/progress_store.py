@@ -40,7 +40,8 @@ class ProgressStore(Protocol):
 
     @property
     def changes(self) -> int:
-        """Number of changes written since the start."""
+        """Number of changes passed to `write` since the start. A leader counts a change once its
+        journal has it."""
         ...
 
     def raise_level(self, level: int) -> None:
@@ -63,11 +64,11 @@ class ProgressStore(Protocol):
         ...
 
     def write(self, records: list[Record]) -> None:
-        """Queue the records of an applied change; `durable` waits for them."""
+        """Queue the records of an applied change for the journal; `durable` waits for them."""
         ...
 
     async def durable(self) -> None:
-        """Wait until all changes written so far, by any caller, are durable.
+        """Wait until all changes passed to `write` so far, by any caller, are durable.
 
         With copies, also wait until the leadership of this process is confirmed. Cancelling is
         safe: the records stay queued.

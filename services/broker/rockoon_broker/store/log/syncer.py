@@ -181,8 +181,8 @@ class Syncer:
         Args:
             request: what to sync.
             inline_bytes_max: if at most this many bytes are unsynced, the owner may sync them
-                inline, which is cheaper than a handover. Then `synced_end` is set and `on_synced`
-                is not called.
+                inline, which is cheaper than a handover. If the sync succeeds, `synced_end` is set
+                and `on_synced` is not called.
         """
         if request.end - self.synced_end <= inline_bytes_max and self._sync_now(request):
             return
@@ -192,7 +192,7 @@ class Syncer:
 
     def _sync_now(self, request: SyncRequest) -> bool:
         """Sync on the owner's thread, unless a sync is running or pending, or recent syncs were
-        slow; return whether it was done."""
+        slow. Return False if the thread must sync, True after a sync or a failed sync."""
         if not self._syncing.acquire(blocking=False):
             return False
         try:
