@@ -293,8 +293,8 @@ def stamp_batches(
             batch that is left out uses none.
         rules: rules of the store.
         with_keys: also return entries for the index by key.
-        first_physical_offset, store_timestamp_ms: of the first record; see
-            `stamp_batch`.
+        first_physical_offset, store_timestamp_ms: physical offset and store time of the first
+            record; see `stamp_batch`.
     """
     made = kernel.native.append_batches(
         batches, rules, with_keys, first_physical_offset, store_timestamp_ms

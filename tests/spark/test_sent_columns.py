@@ -182,6 +182,9 @@ async def test_a_column_of_a_newer_client_is_answered_with_records(
         request = pb.ReadLogRequest(at_record=True, end_offset=1, columns=[pb.COLUMN_QUEUE] * 2)
         with pytest.raises(errors.InvalidArgument, match="named twice"):
             await broker.call("ReadLog", request)
+        request = pb.ReadLogRequest(at_record=True, end_offset=1, columns=[pb.COLUMN_QUEUE] * 257)
+        with pytest.raises(errors.InvalidArgument, match="257 columns, more than 256"):
+            await broker.call("ReadLog", request)
 
 
 BY_QUEUE = {("T", "", 0): 3}

@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -413,6 +413,9 @@ async def serve(
 
 
 ADMIN_ADVERTISED = advertised("admin_listen", "admin_advertise")
+ADMIN_HOST_IN_CERTIFICATE = host_in_certificate(
+    "admin_listen", "admin_advertise", "admin_tls_server_name"
+)
 
 
 def check_values(settings: GatewaySettings) -> None:
@@ -469,6 +472,18 @@ def scaler_listener(settings: GatewaySettings, frontend: Frontend, cluster: Clus
     )
 
 
+def admin_host_in_certificate(settings: GatewaySettings) -> Iterator[str]:
+    """Yield the fault of a certificate that does not have the host that operators call."""
+    try:
+        has_tls = cluster_tls(settings) is not None
+    except SettingsError:
+        # `caller_files` reports it.
+        return
+    # Operators of a cluster without TLS call the port without TLS.
+    if has_tls:
+        yield from ADMIN_HOST_IN_CERTIFICATE(settings)
+
+
 PROGRAM = Program(
     "gateway",
     "Rockoon's gateway: RocketMQ's 5.x clients on this cluster",
@@ -480,7 +495,7 @@ PROGRAM = Program(
             listen=("scaler_listen", "admin_listen"), dialed=("nameservers", "admin_advertise")
         ),
         ADMIN_ADVERTISED,
-        host_in_certificate("admin_listen", "admin_advertise", "admin_tls_server_name"),
+        admin_host_in_certificate,
         refused_by(check_values),
         refused_by(secrets_of_clients),
         caller_files(cluster_tls, "cluster_tls"),

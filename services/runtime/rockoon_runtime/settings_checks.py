@@ -147,7 +147,8 @@ def host_in_certificate(listen: str, advertise: str, server_name: str) -> Settin
 
     def check(settings: Any) -> Iterator[str]:
         certificate, key = settings.tls_certificate, settings.tls_key
-        if settings.tls == "off" or certificate is None or key is None:
+        is_served = settings.tls != "off" and getattr(settings, listen)
+        if not is_served or certificate is None or key is None:
             return
         address = getattr(settings, advertise, "") or getattr(settings, listen)
         host = getattr(settings, server_name) or address.rpartition(":")[0].strip("[]")

@@ -160,7 +160,7 @@ class PendingIndex:
         # Of the newest captured state. If its write fails, the next attempt follows after a pause.
         self._captured_end = 0
         self._captured_at = 0.0
-        # Of the newest state that was written.
+        # Log end of the newest state that was written, or at which this broker began to lead.
         self._covered_end = 0
         self._snapshot_bytes = 0
         self._written_counts: list[tuple[int, int]] = []

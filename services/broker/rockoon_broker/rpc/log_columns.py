@@ -15,6 +15,9 @@ from rockoon_format.properties import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNI
 from rockoon_format.record import SYS_FLAG_COMPRESSED
 from rockoon_proto.v1 import broker_pb2
 
+# More than the columns of any version so far: a request may name unknown columns.
+COLUMNS_MAX = 256
+
 # The columns before it have the numbers of the kernel's fields.
 _TOPIC, _BODY = broker_pb2.COLUMN_TOPIC, broker_pb2.COLUMN_BODY
 _PROPERTIES: dict[int, bytes] = {
@@ -44,8 +47,10 @@ class WantedColumns:
         """Return the columns of a request; None if the reply must have whole records.
 
         Raises:
-            InvalidArgument: a column is named twice.
+            InvalidArgument: a column is named twice, or there are too many.
         """
+        if len(request.columns) > COLUMNS_MAX:
+            raise InvalidArgument(reason=f"{len(request.columns)} columns, more than {COLUMNS_MAX}")
         numbers = list(request.columns)
         if len(set(numbers)) < len(numbers):
             raise InvalidArgument(reason="a column is named twice")
@@ -70,9 +75,9 @@ class WantedColumns:
         window = kernel.native.Window.at(chunk.frames, starts.tobytes(), sizes.tobytes())
         if window is None:
             return None
-        if not _CHECKED.isdisjoint(self.numbers) and window.damaged():
-            return None
         if _BODY in self.numbers and window.sys_flags() & SYS_FLAG_COMPRESSED:
+            return None
+        if not _CHECKED.isdisjoint(self.numbers) and window.damaged():
             return None
         found = self._columns(window)
         return None if found is None else _batch(len(starts), found)

@@ -114,7 +114,7 @@ class ReaderFilters:
             invisible_ms: how long a receiver may handle acquired messages, milliseconds.
             removals: value of the attribute when the receivers' call arrived. Receivers that were
                 removed later are omitted.
-            program: display name of the receivers' program.
+            program: address and SDK of the receivers' program, for display.
 
         Yields:
             Warning for the receivers about the first topic with different filters so far; empty if
