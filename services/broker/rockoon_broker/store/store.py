@@ -653,6 +653,7 @@ def open_log(
         starts=list(recovery.starts),
         end=recovery.log_end,
         claim_reserved=syncer.claim_file,
+        zeroes_ahead=settings.flush is Flush.SYNC,
     )
     return markers, syncer, log
 
