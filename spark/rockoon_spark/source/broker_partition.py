@@ -25,6 +25,9 @@ from rockoon_spark.source.log_source import (
     report_loss,
 )
 
+# Each call has a cost of its own; with 4 MiB a reply no longer fits in the processor's cache.
+_REPLY_BYTES = 2 << 20
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerPartition(ContiguousPartition):
@@ -40,7 +43,7 @@ class BrokerPartition(ContiguousPartition):
     all records, with all columns."""
 
     def request(
-        self, position: int, stop: int, at_record: bool, *, bytes_max: int = 0
+        self, position: int, stop: int, at_record: bool, *, bytes_max: int = _REPLY_BYTES
     ) -> ReadLogRequest:
         """Return a request for the wanted records between two physical offsets."""
         request = ReadLogRequest()
