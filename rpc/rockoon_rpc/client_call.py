@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rockoon_rpc.channel import Channel
     from rockoon_rpc.client_connection import ClientConnection
 
-# What an error of HTTP/2 means to a call (gRPC over HTTP2, "Errors").
+# Status of a call that ends with an error of HTTP/2 (gRPC over HTTP2, "Errors").
 _OF_RESET: dict[int, grpc.StatusCode] = {
     ErrorCode.REFUSED_STREAM: grpc.StatusCode.UNAVAILABLE,
     ErrorCode.CANCEL: grpc.StatusCode.CANCELLED,
@@ -49,7 +49,8 @@ class ChannelMethod:
         channel: the channel that sends the calls.
         name: path of the method, "/package.Service/Method".
         serialize, parse: convert a request to bytes, and a reply from bytes; None: no conversion.
-        sends_stream, receives_stream: whether the requests, the replies are a stream.
+        sends_stream: the requests are a stream.
+        receives_stream: the replies are a stream.
 
     Attributes:
         head: encoded headers that all calls share; created by the first call.

@@ -127,7 +127,7 @@ class SessionStream:
         self.ending: Headers | None = None
         self.is_held = self.is_waiting = self.wants_room = False
         self.has_ended = self.sent_last = self.has_begun = False
-        # Of a server's call until it is reported.
+        # Route, timeout and metadata of a server's call until the call is reported.
         self.route: Any = None
         self.timeout: float | None = None
         self.metadata: events.Metadata = ()
@@ -179,7 +179,7 @@ class LibrarySession:
         self._ended: OrderedDict[int, None] = OrderedDict()
         self._was_reset: OrderedDict[int, None] = OrderedDict()
         self._pings = 0
-        # That the peer may still send on streams which this side has ended before the peer did.
+        # Bytes that the peer may still send on streams that this side has ended before the peer.
         self._late_bytes = 0
 
     # Input.

@@ -436,7 +436,7 @@ class ServerConnection(SessionConnection):
         address.
 
         Args:
-            cost: how much the connection counts.
+            cost: 1, or `BROKEN_COST`.
             reason: why it ends, for the log.
         """
         if not self._is_useless:
@@ -530,7 +530,7 @@ def certificate_context(connection: ssl.SSLObject | None) -> Mapping[str, list[b
     """Return the `auth_context` for a caller's certificate; empty if the caller sent none.
 
     Args:
-        connection: of TLS; None for a plain connection.
+        connection: the TLS connection; None for a plain connection.
     """
     certificate = None if connection is None else connection.getpeercert()
     if not certificate or connection is None:

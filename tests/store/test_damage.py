@@ -215,7 +215,7 @@ def test_damage_before_what_was_durable_is_found_though_its_times_were_wrong(
         for _ in range(20):
             owner.clock.time_ms += 1000
             owner.append(bodies=[b"x"] * 2)
-    (run,) = owner.store.runs.behind(0)
+    (run,) = owner.store.runs.runs_after(0)
     wrong = int(owner.store.entries("T", 0, 42, 1)["offset"][0])
     owner.store.close()
     (tmp_path / "recoveryPoint").unlink()

@@ -181,7 +181,7 @@ def test_boundaries_are_in_the_log_whatever_becomes_of_the_process(
     owner.store.close()
     again = Replica(root) if by_quorum else recovered(settings(root))
     assert again.store.boundaries() == expected
-    with pytest.raises(ValueError, match="epoch 7 cannot begin behind epoch 7"):
+    with pytest.raises(ValueError, match="epoch 7 cannot begin after epoch 7"):
         again.store.open_epoch(7, "a", again.clock.time_ms)
     again.store.close()
 

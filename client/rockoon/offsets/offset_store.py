@@ -134,7 +134,7 @@ class RemoteOffsetStore:
         self, cluster: Connection, group: str, member_id: str = "", *, own: bool = False
     ) -> None:
         self.is_paused = False
-        """Whether the group is paused, according to the last commit or start."""
+        """True if the group is paused, by the last reply to Commit; False after Resolve."""
         self._cluster = cluster
         self._group = group
         self._member_id = member_id

@@ -194,4 +194,4 @@ def why_unreached(
 
 def _run_begins_in(runs: TimeRuns, begin: int, end: int) -> bool:
     """Return whether a time run begins after `begin` and at or before `end`."""
-    return any(run.start <= end for run in runs.behind(begin))
+    return any(run.start <= end for run in runs.runs_after(begin))

@@ -140,7 +140,7 @@ async def read_log(broker: Broker, request: broker_pb2.ReadLogRequest) -> list[b
             raise NotReady(service="the broker", reason="it is stopping") from failure
     reply = to_wire(state, broker.store)
     if not reads:
-        runs = broker.store.runs.behind(broker.store.log_min_offset)
+        runs = broker.store.runs.runs_after(broker.store.log_min_offset)
         reply.time_run_starts.extend(run.start for run in reversed(runs))
         marks = sorted(broker.store.dropped_marks.items())
         reply.dropped.extend(

@@ -37,7 +37,8 @@ from rockoon_format.log_marks import EpochMark
 from rockoon_format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 from rockoon_format.scan import Scan, ScanEnd, scan
 
-# What arrives during one gathering period of the index at the write rate of a disk.
+# Maximum of kept bytes: as many as arrive, at the write rate of a disk, during one gathering period
+# of the index.
 KEPT_BYTES_MAX = 32 << 20
 # Overhead of a chunk besides its records, with a dozen columns.
 CHUNK_BYTES = 2048

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from rockoon_proto.v1.in_flight_pb2 import ClientDetails
 
-# Of all gateways. Beyond a bound, the producer that was reported least recently is removed.
+# Bounds on the producers of all gateways. Beyond a bound, the producer that was reported least
+# recently is removed.
 PRODUCERS_MAX = 100_000
 BYTES_MAX = 64 << 20
 

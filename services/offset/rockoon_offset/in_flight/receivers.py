@@ -46,7 +46,7 @@ class ReportedQueue(NamedTuple):
     end_offset: int
     # Used in a FIFO group.
     candidates: FifoCandidates
-    # Of the queue that the receiver has read; 0: not reported.
+    # Create revision of the queue that the receiver has read; 0: not reported.
     create_revision: int = 0
 
 
@@ -80,7 +80,7 @@ class AcquireEntry(NamedTuple):
     message_group_max: int = 0
     # Id of the call.
     call_id: str = ""
-    # Of the receivers, with `filters`.
+    # Program of the receivers, reported with `filters`.
     program: ReceiverProgram = NO_PROGRAM
 
     @property

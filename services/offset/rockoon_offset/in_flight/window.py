@@ -41,7 +41,7 @@ from rockoon_offset.progress.records import Acquired, Record, WindowPut
 
 # Bound on the messages of a queue that a group's receivers have in flight.
 IN_FLIGHT_MAX = 1 << 16
-# How far acquired messages may lie above the floor.
+# Maximum distance of acquired messages from the floor, in offsets.
 WINDOW_OFFSETS_MAX = 1 << 20
 
 

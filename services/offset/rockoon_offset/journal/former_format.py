@@ -144,7 +144,7 @@ def _first_file(generation: int, replica: str, records: list[bytes]) -> bytes:
         content.extend(frames.encode(kind, len(content) - frames.FILE_HEADER_BYTES, 0, payload))
 
     add(FrameKind.EPOCH, first)
-    # Of the level of the former records: the former version may have to read it.
+    # At the feature level of the former records: the former version may have to read the state.
     state = (encode(record, level) for record in ledger.snapshot())
     for payload in frames.state_payloads(state):
         add(FrameKind.STATE, payload)

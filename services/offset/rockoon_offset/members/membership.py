@@ -18,11 +18,12 @@ from rockoon_core.errors import Busy, GroupNotFound, MemberIdTaken
 from rockoon_core.message_queue import MessageQueue
 from rockoon_offset.progress.records import GroupMember, MembersChanged, Progress
 
-# Of one group: with more owned queues, replies to heartbeats have no owners.
+# Maximum of owned queues of one group in replies to heartbeats; with more queues, replies have no
+# owners.
 OWNED_QUEUES_MAX = 4096
 
 
-# Of all groups: beyond it, the start of the oldest ownerships is dropped.
+# Maximum of stored start times of ownerships of all groups; beyond it, the oldest are dropped.
 SINCE_MAX = 200_000
 
 

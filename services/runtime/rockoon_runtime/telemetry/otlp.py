@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
 
-# Of one export, retries included: an unreachable collector must not delay the end of a service.
+# Time limit of one export, retries included: an unreachable collector must not delay the end of a
+# service.
 EXPORT_SECONDS_MAX = 3.0
-# Of one metric; the lag has one for each group and topic.
+# Maximum of series of one metric; the lag has one for each group and topic.
 SERIES_MAX = 100_000
 SPANS_WAITING_MAX = 8_192
 

@@ -262,7 +262,7 @@ class Compaction:
         self.generation = self._verified = None
         self.coverages = {}
 
-    # What comes next.
+    # The next generation.
 
     @property
     def pending_number(self) -> int:

@@ -93,7 +93,7 @@ class Epochs:
             ValueError: the log has records of this epoch or of a later one.
         """
         if epoch <= self.epoch:
-            raise ValueError(f"epoch {epoch} cannot begin behind epoch {self.epoch}")
+            raise ValueError(f"epoch {epoch} cannot begin after epoch {self.epoch}")
         begun = self._begun
         if not begun and log_end:
             begun = (EpochBegin(0, 0),)

@@ -108,7 +108,7 @@ class FoundKeys:
         self._recent: list[tuple[int, int, int, bytes, bytes]] = []
         # Where a batch must begin to be added to `_recent`; -1: nowhere.
         self._recent_end = -1
-        # Of all runs and of `_recent`.
+        # Bytes of the keys in `_runs` and in `_recent`.
         self._bytes = 0
         self._is_full = False
 

@@ -132,7 +132,7 @@ class TimeRuns:
                     before_ms = None
                 self._closed_ms[file.start] = before_ms
 
-    def behind(self, physical_offset: int) -> list[TimeRun]:
+    def runs_after(self, physical_offset: int) -> list[TimeRun]:
         """Return the runs that begin after a physical offset, newest first."""
         kept = max(physical_offset, self._log.min_offset)
         return [run for run in reversed(self._runs) if run.start > kept]
@@ -143,7 +143,7 @@ class TimeRuns:
         Args:
             stored_ms: store time of the first message.
         """
-        return min([stored_ms, *(run.first_ms for run in self.behind(physical_offset))])
+        return min([stored_ms, *(run.first_ms for run in self.runs_after(physical_offset))])
 
 
 def store_time_ms(head: bytes) -> int:
@@ -177,9 +177,9 @@ def _last_ms(log: CommitLog, disk: Disk, file: CommitLogFile) -> int | None:
         ranges = list(disk.data_ranges(fd, 0, log.file_bytes))
     finally:
         disk.close(fd)
-    behind = low = file.start + (ranges[-1][1] if ranges else 0)
+    data_end = low = file.start + (ranges[-1][1] if ranges else 0)
     for window in _WINDOWS_BYTES:
-        high, low = low, max(behind - window, file.start)
+        high, low = low, max(data_end - window, file.start)
         # A record header may cross the end of this window.
         data = log.read(low, high - low + STORE_TIME_HEAD_BYTES)
         for head in sorted(record_heads(data, low), reverse=True):
@@ -192,7 +192,7 @@ def _is_last(log: CommitLog, head: int) -> bool:
     """Return whether a whole record begins at a physical offset and a blank follows it."""
     remaining = log.file_bytes - head % log.file_bytes
     size = whole_record_bytes(lambda at, count: log.read(head + at, count), remaining)
-    behind = log.read(head + size, _SIZE_AND_MAGIC.size) if size else b""
-    if len(behind) < _SIZE_AND_MAGIC.size:
+    following = log.read(head + size, _SIZE_AND_MAGIC.size) if size else b""
+    if len(following) < _SIZE_AND_MAGIC.size:
         return False
-    return _SIZE_AND_MAGIC.unpack(behind) == (remaining - size, MAGIC_BLANK)
+    return _SIZE_AND_MAGIC.unpack(following) == (remaining - size, MAGIC_BLANK)

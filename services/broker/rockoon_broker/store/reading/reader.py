@@ -374,7 +374,7 @@ class Reader:
         first = low = max(low, lowest)
         # Messages with this or an earlier time are too early.
         early_ms = timestamp_ms - (boundary is TimeBoundary.LOWER)
-        for run in self._runs.behind(self._log.min_offset):
+        for run in self._runs.runs_after(self._log.min_offset):
             begin = self._queues.first_at(queue, first, run.start)
             if begin < high and self._store_time_ms(queue, begin) <= early_ms:
                 low = begin

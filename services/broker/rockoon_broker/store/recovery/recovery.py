@@ -126,27 +126,27 @@ def find_damage(
     walk = LogScan(log.directory, log.file_bytes, log.starts, disk, checksums=log.checksums)
     for chunk in walk.chunks(boundary):
         before = (chunk.base // log.file_bytes, int(chunk.records.store_timestamps_ms[-1]))
-    behind = next_record(log, walk.end, disk)
-    if behind is None:
+    next_start = next_record(log, walk.end, disk)
+    if next_start is None:
         return None
-    record = log.record(behind)
+    record = log.record(next_start)
     stored_ms = 0 if record is None else int(record.store_timestamps_ms[0])
     # A record older than its predecessor in the same file is a remain that another broker did
     # not erase after the end. A whole file is never a remain, and a later file may begin
     # with an earlier time.
-    newest_ms = before[1] if before[0] == behind // log.file_bytes else 0
-    if behind < durable.end or newest_ms <= stored_ms < durable.before_ms:
-        return LogDamage(walk.end, behind)
+    newest_ms = before[1] if before[0] == next_start // log.file_bytes else 0
+    if next_start < durable.end or newest_ms <= stored_ms < durable.before_ms:
+        return LogDamage(walk.end, next_start)
     # Its time may be wrong; then a later file with a right, earlier time proves it durable.
     for start in log.starts:
-        first = log.record(start) if start > behind else None
+        first = log.record(start) if start > next_start else None
         if first is not None and int(first.store_timestamps_ms[0]) < durable.before_ms:
-            return LogDamage(walk.end, behind)
+            return LogDamage(walk.end, next_start)
     return None
 
 
 def count_records(log: LogFiles, walked: LogScan, disk: Disk) -> int:
-    """Return the minimum number of whole records after the end of a scan, including records behind
+    """Return the minimum number of whole records after the end of a scan, including records after
     damaged bytes."""
     count = 0
     # A record without its checksum is an incomplete write, even if its body is intact.
