@@ -98,7 +98,7 @@ WRITE_HIGH_BYTES = 1 << 20
 WHOLE_OUTPUT_BYTES_MAX = 64 << 10
 # Number of fields of the events CALL and ANSWER.
 CALL_FIELDS = 6
-# How long a peer may take to end its side of a connection.
+# Time limit for a peer to end its side of a connection.
 CLOSE_SECONDS_MAX = 2.0
 
 
@@ -374,7 +374,7 @@ class SessionConnection(asyncio.BufferedProtocol):
         if self._has_flush or self.is_lost:
             return
         if self._writes == 1 == self._writes_before:
-            # The peer gets one message after another: to wait for others costs an iteration.
+            # The peer gets one message after another: to wait for more would cost an iteration.
             self.flush()
         else:
             self._has_flush = True

@@ -36,8 +36,8 @@ class Limits:
         resets_burst, resets_per_second: streams that the peer resets, or that a server resets
             because of the peer, before the connection ends. A stream beyond `streams_max` counts as
             20 resets.
-        calm_seconds: time for which a server closes new connections of an address after a
-            connection of that address has used up a budget.
+        calm_seconds: if a connection has used up a budget, time for which a server closes new
+            connections of its address.
     """
 
     message_bytes_max: int = MESSAGE_BYTES_MAX

@@ -34,7 +34,7 @@ CALLS_OF_A_CONNECTION = 50
 ENDED_SECONDS = 1.0
 # Maximum share of the time that `on_many_ended` may need.
 ENDED_SHARE = 0.02
-# How long callers may take to end their side of connections when a server has stopped.
+# Time limit for callers to end their side of connections after a server has stopped.
 STOP_SECONDS_MAX = 1.0
 
 Guard = Callable[[str, Any], Any]

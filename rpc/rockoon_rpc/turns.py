@@ -27,7 +27,7 @@ from weakref import WeakKeyDictionary
 # 1 each.
 ITERATION_COST_MAX = 128
 # A unit is a power of two of bytes: 1 KiB; 64 KiB from servers that this process has chosen, which
-# often send many messages at once.
+# often send many messages together.
 UNIT_BITS, OWN_UNIT_BITS = 10, 16
 
 
