@@ -2,12 +2,19 @@
 
 import random
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from rockoon_broker.rpc.log_columns import WantedColumns
+from rockoon_broker.rpc.log_filter import RecordFilter
+from rockoon_broker.rpc.log_reads import LogReadState, read
 from rockoon_broker.store.settings import Flush
 from rockoon_broker.store.store import Store
+from rockoon_core.errors import LogTrimmed
 from rockoon_format.batch import decode_columns
+from rockoon_proto.v1 import broker_pb2 as pb
 from support.seeds import seeds
 from support.store_directory import Owner, settings
 
@@ -95,4 +102,37 @@ def test_a_stretch_that_is_damaged_to_the_end_of_its_file_leads_to_the_next_file
         file.seek(first)
         file.write(b"x" * (FILE_BYTES - first))
     assert bodies_from(owner.store) == [b"whole", b"next file"]
+    owner.store.close()
+
+
+async def test_columns_that_were_cut_before_retention_deleted_their_file_are_sent(
+    owner: Owner,
+) -> None:
+    for body in (bytes(3000), bytes(3000), b"last"):
+        owner.append("T", 0, [body])
+    begin = 0
+
+    class Retained:
+        """The store of the owner; its first file is deleted after the first read."""
+
+        log_min_offset = property(lambda _: begin)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(owner.store, name)
+
+        def read_log(self, *place: int) -> object:
+            nonlocal begin
+            begin = owner.store.visible_end
+            return owner.store.read_log(*place)
+
+    broker: Any = SimpleNamespace(store=Retained(), settings=SimpleNamespace(name="broker-a"))
+    request = pb.ReadLogRequest(at_record=True, columns=[pb.COLUMN_QUEUE_OFFSET])
+    filters = RecordFilter.of(request), False, WantedColumns.of(request)
+    state = LogReadState(0, 0, True, *filters)
+    await read(broker, state, owner.store.visible_end, 1 << 20)
+    assert state.batches
+    assert state.position == FILE_BYTES
+    rest = LogReadState(state.position, state.position, True, *filters)
+    with pytest.raises(LogTrimmed):
+        await read(broker, rest, owner.store.visible_end, 1 << 20)
     owner.store.close()

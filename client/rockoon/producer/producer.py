@@ -328,7 +328,7 @@ class Producer(ClosedOnExit):
         batch.bytes = size
         self._accumulator.unclaimed_bytes += size
         self._accumulator.pending[batch] = None
-        if self._hooks is not None:
+        if self._may_want_send is not None and self._may_want_send():
             for index in range(len(encoded)):
                 receipt = Receipt()
                 receipt.batch, receipt.index = batch, index

@@ -59,7 +59,7 @@ class SentColumns:
         """Return the named columns, in this order.
 
         Raises:
-            ValueError: the message has too few columns.
+            ValueError: the message has other columns than `numbers`, or a buffer is too short.
         """
         sent = dict(zip(self.numbers, self.message.columns, strict=True))
         count, schema = self.message.records, arrow_schema(columns)

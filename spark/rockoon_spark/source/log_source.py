@@ -88,8 +88,8 @@ class LogPartition(Protocol):
     def read(self) -> Iterator[LogRecords | SentColumns | DamagedRange]:
         """Yield the records in batches, in the order of the log, and the damaged ranges.
 
-        Columns are yielded for selected records with correct checksums, and only if the plan was
-        made for these columns.
+        Columns are yielded only for selected records, and only if the plan was made for these
+        columns. If they include data of the producer, the checksums of the records are correct.
 
         Raises:
             DataLost: records were deleted after the read was planned, and options forbid that.

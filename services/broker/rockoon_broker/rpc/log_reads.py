@@ -186,8 +186,7 @@ async def read(broker: Broker, state: LogReadState, end: int, bytes_max: int) ->
             chunk = await cold_reads.read(read_piece)
             if chunk.skipped_bytes:
                 # Skipped bytes can only be at the beginning of a reply.
-                is_first = not (state.frames or state.batches)
-                if is_first and state.position == state.start:
+                if state.position == state.start:
                     state.position = chunk.next_offset
                     state.skipped_bytes = chunk.skipped_bytes
                     state.at_record = chunk.next_at_record
