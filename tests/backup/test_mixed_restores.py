@@ -102,9 +102,12 @@ def test_progress_of_another_backup_needs_the_routes_of_both(
     name = (logs if damaged == "logs" else progress).routes.name
     place.write(name, content[:-1])
     # Without them, topics that were created again between the backups are not known.
+    parts, target = ["broker-a", "offset"], tmp_path / "new"
     with pytest.raises(BackupError, match=f"{name} is damaged"):
-        Restore(place, RestoreSources(logs, progress, logs), tmp_path / "new").run(["offset"])
-    assert not (tmp_path / "new" / "offset").exists()
+        Restore(place, RestoreSources(logs, progress, logs), target).run(parts)
+    assert {path.name for path in target.iterdir()} == {"lock"}
+    # The directory is still free for other progress.
+    assert Restore(place, RestoreSources(logs, logs, logs), target).run(parts).groups
 
 
 async def test_a_queue_that_was_added_after_the_progress_is_read_from_its_start(

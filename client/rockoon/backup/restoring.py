@@ -135,7 +135,7 @@ class Unfinished:
     Attributes:
         backups: names of the backups of logs, progress and routes.
         targets: names in the directory that the restore writes.
-        begins: first physical offset of each restored log, by its name.
+        begins: offset of the oldest message of each queue of the restored logs.
     """
 
     backups: Sequence[str]
@@ -259,9 +259,13 @@ class Restore:
                 raise BackupError(
                     f"{self._directory / others[0]} exists: restore into a new directory"
                 )
+            created_again: set[str] = set()
+            if OFFSET in wanted and OFFSET not in found:
+                # It fails if routes are damaged: before the directory belongs to these backups.
+                created_again = self._created_again()
             self._targets += [each for each in wanted if each not in self._targets]
             self._write_unfinished()
-            result = self._restored(wanted, found)
+            result = self._restored(wanted, found, created_again)
             if all(is_used(self._directory / each) for each in self._targets):
                 (self._directory / UNFINISHED).unlink()
                 sync_directory(self._directory)
@@ -289,12 +293,15 @@ class Restore:
         with self._new(UNFINISHED) as partial:
             write_file(partial, [json.dumps(content).encode()])
 
-    def _restored(self, wanted: Collection[str], found: Collection[str]) -> RestoreReport:
+    def _restored(
+        self, wanted: Collection[str], found: Collection[str], created_again: Collection[str]
+    ) -> RestoreReport:
         """Restore what an unfinished restore has not.
 
         Args:
             wanted: names in the directory.
             found: names that are complete.
+            created_again: see `_created_again`.
         """
         logs = self._sources.logs
         result = RestoreReport(logs.backup, [*wanted])
@@ -308,7 +315,7 @@ class Restore:
             report = json.loads((self._directory / REPORT).read_bytes())
             result.groups = [GroupOffset(**each) for each in report["groups"]]
         elif OFFSET in wanted:
-            self._restore_offsets(result)
+            self._restore_offsets(result, created_again)
         if ROUTES in wanted and ROUTES not in found:
             self._restore_routes()
         return result
@@ -383,7 +390,7 @@ class Restore:
                 if is_last and number + 1 < len(parts) and left >= _BLANK.size:
                     file.write(_BLANK.pack(left, MAGIC_BLANK))
 
-    def _restore_offsets(self, result: RestoreReport) -> None:
+    def _restore_offsets(self, result: RestoreReport, created_again: Collection[str]) -> None:
         """Restore the store of the offset service, and write the report."""
         service = service_module("rockoon_offset.restoring")
         progress, logs = self._sources.progress, self._sources.logs
@@ -402,7 +409,7 @@ class Restore:
                 self._store_id("offset", progress.offset_log),
                 content,
                 ends,
-                self._created_again(),
+                created_again,
                 self._sources.explain(),
                 wall_clock_ms(),
             )
