@@ -146,6 +146,12 @@ async def test_a_nameserver_that_does_not_answer_is_named_beside_the_gateways(
         assert found.keys() == {"a", away}
         assert found["a"] is None
         assert isinstance(found[away], NameserverUnavailable)
+        # The nameserver away may be, or may know, the process that was asked for.
+        for service in ("gateway", "nameserver"):
+            with pytest.raises(NameserverUnavailable, match=away):
+                await settings.describe(service, "b")
+        with pytest.raises(NameserverUnavailable, match=away):
+            await settings.set("gateway", "body_bytes_max", "1KiB", "b")
         # The gateways that are known can be changed.
         (changed,) = await settings.set("gateway", "body_bytes_max", "1KiB", "a")
         assert changed.error is None

@@ -256,14 +256,16 @@ class SettingsAdmin:
 
         try:
             if service == "nameserver":
-                found = await self._nameservers(channels)
+                known = await self._nameservers(channels)
             elif service == "gateway":
-                found = await self._gateways(channels)
+                known = await self._gateways(channels)
             else:
-                found = self._nodes(service)
-            found = [each for each in found if node in ("", each.node)]
+                known = self._nodes(service)
+            found = [each for each in known if node in ("", each.node)]
             if not found:
-                raise not_found(service, node)
+                # The node may be, or may be known by, a nameserver that does not answer.
+                away = (each.error for each in known if not each.node and each.error)
+                raise next(away, not_found(service, node))
             found.sort(key=lambda each: each.process)
             yield found, call
         finally:
