@@ -149,6 +149,30 @@ def test_a_repeated_command_continues_although_a_newer_backup_is_complete(
     assert json.loads((target / "report.json").read_bytes())["backup"] == manifest.backup
 
 
+def test_an_unfinished_restore_of_a_removed_backup_needs_a_new_directory(
+    copied: tuple[Directory, BackupManifest], tmp_path: Path
+) -> None:
+    place, manifest = copied
+    newer = replace(manifest, backup="29990101T000000000Z-0000")
+    for each in (manifest, newer):
+        place.write(f"{each.backup}/manifest.json", encode(each))
+    backups, targets = str(tmp_path / "backups"), [tmp_path / "target", tmp_path / "mixed"]
+    for target, logs in zip(targets, (manifest, newer), strict=True):
+        dying = Dying(tmp_path / "backups", Moments(0))
+        with pytest.raises(Killed):
+            Restore(dying, RestoreSources(logs, manifest, manifest), target).run()
+    pruned = run_command("backup", "prune", backups, "--keep", "1", "--yes")
+    assert pruned.returncode == 0, pruned.stderr
+    for target in targets:
+        for options in ([], ["--backup", newer.backup]):
+            refused = run_command("backup", "restore", backups, str(target), *options)
+            assert refused.returncode == 1
+            assert (
+                f"{target} has an unfinished restore of backup {manifest.backup}, which was "
+                "removed: restore into a new directory"
+            ) in " ".join(refused.stderr.split())
+
+
 async def test_a_repeated_restore_reports_messages_that_retention_had_deleted(
     tmp_path: Path,
 ) -> None:

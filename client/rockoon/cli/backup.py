@@ -230,8 +230,14 @@ def restore(
     try:
         place = open_destination(destination, existing=True)
         backups = Backups(place, place.names())
-        if not backup and (unfinished := read_unfinished(directory)) is not None:
-            backup = unfinished.backups[0]
+        if (unfinished := read_unfinished(directory)) is not None:
+            for each in unfinished.backups:
+                if each not in backups.complete:
+                    raise BackupError(
+                        f"{directory} has an unfinished restore of backup {each}, which was "
+                        "removed: restore into a new directory"
+                    )
+            backup = backup or unfinished.backups[0]
         logs = backups.manifest(backup)
         progress, routes = (
             backups.manifest(each) if each else logs for each in (progress_of, routes_of)
