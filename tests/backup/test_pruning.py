@@ -24,6 +24,7 @@ from rockoon.backup.destination import (
 )
 from rockoon.backup.destination import DirectoryDestination as Directory
 from rockoon.backup.manifest import (
+    FORMAT,
     INTERRUPTED,
     MANIFEST,
     BackupFile,
@@ -31,6 +32,8 @@ from rockoon.backup.manifest import (
     Backups,
     LogBackup,
     LogPart,
+    sealed,
+    unsealed,
 )
 from rockoon.backup.pruning import DAY_MS, begun_ms, chosen, prune
 from rockoon.backup.restoring import faults
@@ -235,6 +238,22 @@ def test_a_backup_needs_a_former_manifest_to_compare_the_clusters(tmp_path: Path
     assert len(warnings) == 1
     place.remove(f"{former}/{MANIFEST}")
     Making(place).begin()
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_no_intact_backup_of_a_newer_version_is_to_be_deleted(
+    tmp_path: Path, damaged: bool
+) -> None:
+    place, chance = Directory(tmp_path), random.Random(1)
+    first, newer = make(place, chance), make(place, chance)
+    for name in (first, newer):
+        manifest = f"{name}/{MANIFEST}"
+        content = unsealed(place.content(manifest), "") | {"format": FORMAT + 1}
+        place.write(manifest, b"{}" if damaged and name == first else sealed(content))
+    with pytest.raises(BackupError, match="none of its manifests can be read") as refused:
+        Making(place).begin()
+    advice = "Use the version that wrote them, or another destination"
+    assert str(refused.value).endswith(advice)
 
 
 class Meeting(ArrowDestination):

@@ -25,6 +25,7 @@ from rockoon.backup.destination import (
     ContentUnreadable,
     Destination,
     FileMissing,
+    OtherFormat,
 )
 from rockoon.backup.manifest import (
     FORMAT,
@@ -135,20 +136,28 @@ class Creation:
         names = self._destination.names()
         self._files = {name: size for name, size in names.items() if not name.startswith(own)}
         self._backups = Backups(self._destination, self._files)
+        has_other_format = False
         for backup in sorted((*self._backups.complete, *self._backups.interrupted), reverse=True):
             try:
                 found = self._parts_of(backup)
             except (ContentUnreadable, FileMissing) as fault:
                 self._has_unreadable = True
+                if backup in self._backups.complete:
+                    has_other_format |= isinstance(fault, OtherFormat)
                 self._warn(f"{fault}. The new backup does not use the files of backup {backup}")
                 continue
             for log, parts in found.items():
                 self._known.setdefault(log, []).append(parts)
         if self._backups.complete and self._cluster_id is None:
+            advice = (
+                "Use the version that wrote them, or another destination"
+                if has_other_format
+                else "Replace one by an intact copy, or use another destination. If they are of "
+                "this cluster, delete them"
+            )
             raise BackupError(
                 f"{self._destination.shown} may have backups of another cluster: none of its "
-                "manifests can be read. Replace one by an intact copy, or use another destination. "
-                "If they are of this cluster, delete them"
+                f"manifests can be read. {advice}"
             )
 
     def _parts_of(self, backup: str) -> Parts:

@@ -30,7 +30,11 @@ class FileMissing(BackupError):
 
 
 class ContentUnreadable(BackupError):
-    """The content of a file is damaged, or a newer version wrote it."""
+    """The content of a file is damaged, or has the format of another version."""
+
+
+class OtherFormat(ContentUnreadable):
+    """An intact file has the format of another version."""
 
 
 @contextmanager

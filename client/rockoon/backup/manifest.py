@@ -21,7 +21,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rockoon.backup.destination import BackupError, ContentUnreadable, Destination
+from rockoon.backup.destination import (
+    BackupError,
+    ContentUnreadable,
+    Destination,
+    OtherFormat,
+)
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -162,7 +167,8 @@ def unsealed(content: bytes, place: str) -> dict[str, Any]:
     """Decode `sealed`.
 
     Raises:
-        ContentUnreadable: the content is damaged, or a newer version wrote it.
+        ContentUnreadable: the content is damaged.
+        OtherFormat: the content is intact, and another version wrote it.
     """
     text, checksum = content[:-CHECKSUM_BYTES], content[-CHECKSUM_BYTES:]
     if hashlib.sha256(text).hexdigest().encode() + b"\n" != checksum:
@@ -172,7 +178,7 @@ def unsealed(content: bytes, place: str) -> dict[str, Any]:
         )
     found: dict[str, Any] = json.loads(text)
     if found["format"] != FORMAT:
-        raise ContentUnreadable(
+        raise OtherFormat(
             f"{place} has format {found['format']}, and this version reads format {FORMAT}: use "
             f"the version that wrote it, {found.get('version') or 'a newer one'}"
         )
