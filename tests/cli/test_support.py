@@ -12,6 +12,7 @@ import pytest
 from rockoon.cli.support import Redactor
 from rockoon.local.directory import choose_port
 from rockoon.testing.disposable import DisposableCluster
+from support.tmpfs import tmpfs
 
 
 def bundle(
@@ -37,6 +38,19 @@ def bundle(
             if (file := archive.extractfile(name)) is not None
         }
     return files, ran.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+def test_a_full_disk_is_one_sentence_with_the_name_of_the_bundle(tmp_path: Path) -> None:
+    log, place = tmp_path / "broker.log", tmp_path / "small"
+    # Not compressible.
+    log.write_text(secrets.token_hex(64 << 10))
+    with tmpfs(place, 8 << 10):
+        options = ("--nameservers", "127.0.0.1:1", "--log", str(log))
+        _, error = bundle(place, *options, environment=dict(os.environ), status=1)
+        assert list(place.iterdir()) == []
+    reason = "No space left on device; make room, or name a file on another disk with --output"
+    assert error == f"rockoon: {place / 'bundle.tar.gz'} cannot be written: {reason}\n"
 
 
 def test_a_bundle_of_a_cluster_with_access_keys_has_everything_but_secrets(tmp_path: Path) -> None:

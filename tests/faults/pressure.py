@@ -6,11 +6,8 @@ a separate tmpfs, so the scenario needs root.
 
 import asyncio
 import os
-import subprocess
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 
 from faults.cluster import BROKER, FaultyCluster
 from faults.power import QUEUES, TOPIC
@@ -20,6 +17,7 @@ from faults.workload import Books, Sender, read_topic
 
 import rockoon
 from rockoon.message import Message
+from support.tmpfs import tmpfs
 
 TRIALS = 3
 PARTITION_BYTES = 48 << 20
@@ -37,17 +35,6 @@ SETTINGS: dict[str, object] = {
 }
 
 
-@contextmanager
-def partition(path: Path) -> Iterator[None]:
-    path.mkdir(parents=True)
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={PARTITION_BYTES},mode=700", "faults", str(path)]
-    subprocess.run(mount, check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", str(path)], check=True)
-
-
 async def unread_messages(task: Task) -> Outcome:
     """Fill the partition, look whether all is there, read, and go on; again and again."""
     if os.geteuid():
@@ -63,7 +50,7 @@ async def unread_messages(task: Task) -> Outcome:
     def everything_is_read() -> bool:
         return all((each.queue.queue_id, each.offset) in handled for each in books.acknowledged)
 
-    with partition(task.directory / "cluster" / BROKER):
+    with tmpfs(task.directory / "cluster" / BROKER, PARTITION_BYTES):
         async with local, rockoon.connect(local.nameservers) as cluster:
             await cluster.admin.create_topic(TOPIC, queues_per_broker=QUEUES)
             # A group counts as behind once its progress is kept: a start position is progress.

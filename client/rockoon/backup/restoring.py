@@ -17,6 +17,7 @@ The packages of the services write the stores and must be installed on this mach
 """
 
 import contextlib
+import errno
 import hashlib
 import importlib
 import json
@@ -48,6 +49,8 @@ from rockoon_proto.v1.nameserver_pb2 import ReadRoutesReply
 ROUTES, OFFSET, REPORT = "routes", "offset", "report.json"
 SNAPSHOT, UNFINISHED = "etcd.snapshot", "unfinished.json"
 LOG_DIRECTORY = "commitlog"
+# Errors of a write to a disk without room.
+FULL = (errno.ENOSPC, errno.EDQUOT)
 _BLANK = struct.Struct(">ii")
 
 Begins = dict[str, dict[str, dict[int, int]]]
@@ -341,8 +344,14 @@ class Restore:
             sync_directory(self._directory)
         except BackupError:
             raise
+        except OSError as failure:
+            step = "make room on this disk" if failure.errno in FULL else "repair the cause"
+            raise BackupError(
+                f"{failure.filename or partial} cannot be written: {failure.strerror or failure}; "
+                f"{step} and repeat the command, which continues"
+            ) from failure
         except Exception as failure:
-            # Of the disk, or of the services' packages, whose classes are not known here.
+            # Of the services' packages, whose classes are not known here.
             raise BackupError(f"{name} cannot be restored: {exception_text(failure)}") from failure
 
     def _store_id(self, kind: str, log: str) -> str:
@@ -381,7 +390,7 @@ class Restore:
             start = part.start - part.start % log.file_bytes
             is_last = number + 1 == len(parts) or parts[number + 1].start >= start + log.file_bytes
             path = directory / offset_to_file_name(start)
-            with path.open("r+b" if path.exists() else "wb") as file:
+            with named_errors(path), path.open("r+b" if path.exists() else "wb") as file:
                 file.truncate(log.file_bytes)
                 file.seek(part.start - start)
                 for chunk in checked(self._destination, part.file):
@@ -470,9 +479,19 @@ def is_used(path: Path) -> bool:
     return path.exists() and not (path.is_dir() and not any(path.iterdir()))
 
 
+@contextlib.contextmanager
+def named_errors(path: Path) -> Iterator[None]:
+    """Add the path to an OSError of a write, which has none."""
+    try:
+        yield
+    except OSError as failure:
+        failure.filename = failure.filename or str(path)
+        raise
+
+
 def write_file(path: Path, chunks: Any) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
+    with named_errors(path), os.fdopen(descriptor, "wb") as file:
         for chunk in chunks:
             file.write(chunk)
 
@@ -483,7 +502,8 @@ def complete(path: Path) -> None:
         each.chmod(0o700 if each.is_dir() else 0o600)
         descriptor = os.open(each, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            os.fsync(descriptor)
+            with named_errors(each):
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
 

@@ -96,7 +96,13 @@ def support_bundle(
         raise CommandError(f"{path} exists: name another file with --output")
     sources = Sources(nameservers, services, logs or (), metrics or (), directory, os.environ)
     bundle = collect(sources, certificate_days)
-    bundle.write(path, wall_clock_ms())
+    try:
+        bundle.write(path, wall_clock_ms())
+    except OSError as failure:
+        raise CommandError(
+            f"{path} cannot be written: {failure.strerror}; make room, or name a file on another "
+            "disk with --output"
+        ) from failure
     print(f"{path}: {counted(len(bundle.files), 'file')}; read it before you send it")
     for sentence in bundle.missing:
         print(f"missing: {sentence}")
