@@ -43,7 +43,7 @@ def bundle(
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
 def test_a_full_disk_is_one_sentence_with_the_name_of_the_bundle(tmp_path: Path) -> None:
     log, place = tmp_path / "broker.log", tmp_path / "small"
-    # Not compressible.
+    # Not compressible, and one long word.
     log.write_text(secrets.token_hex(64 << 10))
     with tmpfs(place, 8 << 10):
         options = ("--nameservers", "127.0.0.1:1", "--log", str(log))
