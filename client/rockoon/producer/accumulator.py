@@ -174,10 +174,11 @@ class ProducerBatch:
         if index:
             if not isinstance(outcome, StoredBatch) and outcome.more:
                 run, first = self._run_of(outcome, index)
-            if self._starts is None:
+            starts = self._starts
+            if starts is None:
                 lengths = frombuffer(self.lengths, "<u4")
-                self._starts = (cumsum(lengths, dtype=int64) - lengths).tolist()
-            distance = self._starts[index] - self._starts[first]
+                starts = self._starts = (cumsum(lengths, dtype=int64) - lengths).tolist()
+            distance = starts[index] - starts[first]
         # Positional arguments: keywords would double the cost of this call, which is made for
         # each awaited message.
         return SendResult(
