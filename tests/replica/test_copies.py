@@ -217,7 +217,7 @@ async def test_one_repetition_at_a_time_waits_while_no_nameserver_replies(
         begun = loop.time()
         first, *_ = logs.all.values()
         await first.start()
-        # If a disk is slow when a replica starts, repetitions become due meanwhile.
+        # A slow disk delays the start of a replica: repetitions can be due before its first call.
         await eventually(lambda: len(logs.register.lost) < calls)
         most = 0
 

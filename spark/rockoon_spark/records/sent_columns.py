@@ -32,7 +32,8 @@ _BROKER = "broker"
 
 
 def numbers_of(columns: Sequence[str]) -> list[broker_pb2.LogColumn]:
-    """Return the columns to ask a broker for; none if rows of these columns need whole records.
+    """Return the columns that a request to a broker names; empty if rows of these columns need
+    whole records.
 
     Args:
         columns: names of `columns.COLUMNS`.

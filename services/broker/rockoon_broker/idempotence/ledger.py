@@ -222,7 +222,7 @@ class SequenceLedger:
         self._used_at_ms(runs)[key] = self._advance(runs[-1].store_timestamp_ms)
 
     def _used_at_ms(self, runs: Runs) -> _UsedAtMs:
-        """Return the times of the sequences with one batch, or of those with several."""
+        """Return the times of last use of the sequences with as many batches: one, or several."""
         # By the runs alone: all copies of a log, and a restarted broker, discard the same ones.
         return self._single if len(runs) == 1 and not runs[0].first_sequence else self._continued
 
