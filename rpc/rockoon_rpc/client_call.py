@@ -374,8 +374,7 @@ class UnaryCall(ClientCall):
             waiting.set_result(None)
 
     def sent_all(self) -> None:
-        """Continue after the whole request, which was too long for one write, was sent (event
-        ROOM)."""
+        """Do nothing: a call with one request waits for its reply only (event ROOM)."""
 
     def _notify_waiting(self) -> None:
         waiting = self._waiting

@@ -181,8 +181,8 @@ class SessionConnection(asyncio.BufferedProtocol):
         # Reading is paused; the connection waits in the line or for a timer.
         self._is_paused = self._is_in_line = False
         self._has_flush = False
-        # Calls of `wrote` outside of turns, counted from turn to turn: the number since the last
-        # turn, and the last complete number that is not 0.
+        # Calls of `wrote` outside of turns: their number since the last turn, and their number in
+        # the latest interval between two turns that had such a call.
         self._writes = self._writes_before = 0
         # Seconds until the next turn, if the peer has sent many frames without effect.
         self._pause_seconds = 0.0
@@ -366,8 +366,8 @@ class SessionConnection(asyncio.BufferedProtocol):
     def wrote(self) -> None:
         """Schedule the write of bytes that were queued in the session. During a turn they are
         written at its end. Otherwise they are written in the next iteration of the event loop,
-        together with everything queued until then; or immediately, if only one message was queued
-        between the two previous turns."""
+        together with everything queued until then; or immediately, if `_writes_before` is 1 and
+        this is the first call since the last turn."""
         if self._is_in_turn:
             return
         self._writes += 1

@@ -378,7 +378,8 @@ class Accumulator:
         size = len(batch.bodies[index]) + MESSAGE_OVERHEAD_BYTES
         left = batch.bytes - batch.awaited_bytes
         if size > left:
-            # A message that two tasks await counts twice, but the batch's bytes only once.
+            # If two tasks await a message, it is counted twice. The sum must not exceed the size of
+            # the batch.
             size = left
         batch.awaited_bytes += size
         self.unclaimed_bytes -= size

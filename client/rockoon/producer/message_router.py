@@ -2,7 +2,7 @@
 
 That is the round robin of the topic, or the batch queue of one queue: the one that the program
 names, or that the ordering key selects. A key selects a queue once the topic's queues are known.
-Until then, messages with an ordering key or a delay are unrouted and wait for their topic's route.
+Until then, messages with an ordering key are unrouted and wait for their topic's route.
 """
 
 from collections.abc import Callable, Iterator
@@ -195,7 +195,7 @@ class UnroutedMessages:
 
         Args:
             topic, body, extras: as the producer has encoded them.
-            key_hash: hash of the ordering key; 0 for a message without one.
+            key_hash: hash of the ordering key.
             now: seconds, on the loop's clock.
             delayed: the message has a delay.
         """

@@ -119,9 +119,9 @@ class Sender:
         self._resolving: dict[str, asyncio.Task[None]] = {}
         self._streams: dict[str, tuple[AppendStream, asyncio.Task[None]]] = {}
         # Streams to broker processes that were replaced, for example to the former leader of a
-        # log, with the task of the stream and the number of checks since. A leader that hands over
-        # replies to all stored batches before the routes name its successor, but the routes may
-        # arrive first. Without these last replies the batches would be sent again and stored twice.
+        # log, with the task of the stream and the number of checks since. A leader that is replaced
+        # as planned sends its last replies before the routes change, but the new routes may arrive
+        # first. Without these replies, stored batches would be sent again and stored twice.
         self._replaced: dict[AppendStream, tuple[asyncio.Task[None], int]] = {}
         # Failed batches with messages that no task awaits, oldest first.
         self._unreported: list[ProducerBatch] = []
@@ -167,9 +167,9 @@ class Sender:
             and self._hooks is None
         ):
             # A program that awaits each message sends nothing else in this loop iteration, so
-            # there is nothing to collect until its end. Excluded are producers with hooks, whose
-            # batches must be sent in `_context`, and times with unapplied routes: in these routes
-            # the topic may be deleted and created again.
+            # there is nothing to collect until its end. Not with hooks: their batches must be sent
+            # in `_context`. Not while new routes are not applied: the topic may have been deleted
+            # and created again.
             batch_queue.is_flushing = True
             self._send(batch_queue)
         else:

@@ -2,7 +2,7 @@
 
 Invariants:
 1. No `await` separates the append of a batch from its entry in `_pending`. So `_pending` has the
-   order of the log, and one sync acknowledges a prefix.
+   order of the log, and one commit acknowledges a prefix.
 2. After a failed sync no batch is acknowledged any more.
 3. For a batch of an idempotent producer, no `await` separates the search for stored messages, the
    append and the entry in the ledger. If two streams repeat a batch, the second finds the first,
@@ -141,10 +141,11 @@ class Appends:
         self._arrived = arrived
         self._store_changed = store_changed
         self._may_append = may_append
-        # Batches that wait for a sync: end offset, future, time of the append in seconds.
+        # Batches that wait for their commit: end offset, future, time of the append in seconds.
         self._pending: deque[tuple[int, Durability, float]] = deque()
         self._loop = asyncio.get_running_loop()
-        # Set after each sync, which may have made room; a waiting task clears it first.
+        # Set after each commit, which may have made room, and by `failed`. A task clears it before
+        # it waits.
         self._room = asyncio.Event()
         self._failure: RockoonError | None = None
         self.after_confirmed: list[Callable[[], None]] | None = None
@@ -154,7 +155,7 @@ class Appends:
         self.sync_waits = SyncWaits()
 
     async def append(self, batch: AppendBatch, check: Callable[[], None]) -> AppendResult:
-        """Append a batch to the log; waits only while too many bytes are unsynced.
+        """Append a batch to the log; waits only while too many bytes wait to be committed.
 
         A call that is cancelled while it waits has appended nothing.
 
@@ -179,7 +180,7 @@ class Appends:
                     return self._append_sequenced(batch.sequenced, batch)
                 return self._append_batch(batch)
             except store_errors.StoreBusy:
-                # There is no `await` between the refusal and `clear`: no `set` of a sync is lost.
+                # There is no `await` between the refusal and `clear`: no `set` of a commit is lost.
                 self._room.clear()
                 await self._room.wait()
 
@@ -314,7 +315,7 @@ class Appends:
         self._failure = reason
         while self._pending:
             self._pending.popleft()[1].settle(reason)
-        # There will be no sync that wakes the tasks that wait for room: now they raise the reason.
+        # No later commit wakes the tasks that wait for room: now they raise the reason.
         self._room.set()
 
     def use_limits(self, limits: AppendLimits) -> None:

@@ -116,7 +116,7 @@ class Flow:
 
 @dataclass(slots=True)
 class SyncWaits:
-    """Waits of batches for their sync, since the process started.
+    """Waits of batches for their commit (with one copy: for their sync), since the process started.
 
     Attributes:
         batches: number of waits. Batches of one gRPC message that share a write count as one wait,

@@ -110,7 +110,7 @@ JOURNAL_BYTES = gauge(
 )
 JOURNAL_SYNCS = counter("rockoon_journal_syncs_total", "Syncs of the journal")
 JOURNAL_SYNC_SECONDS = counter(
-    "rockoon_journal_sync_seconds_total", "Time of writing and syncing the journal, seconds"
+    "rockoon_journal_sync_seconds_total", "Time of the journal's syncs, seconds"
 )
 JOURNAL_SHORTAGE = gauge(
     "rockoon_journal_shortage",

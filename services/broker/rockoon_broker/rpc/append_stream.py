@@ -56,8 +56,8 @@ BATCHES_MAX = 256
 GROUP_BATCHES_MAX = 256
 GROUP_BYTES_MAX = 1 << 20
 # If each message gets its reply in the receive callback, no message is without a reply when the
-# next one arrives. Then `unanswered` does not show that several producers send. So two messages of
-# different streams within this time start a group, too.
+# next one arrives. Then `unanswered` does not show that several producers send. So a group is also
+# collected after two messages of different streams within this time.
 MOMENT_SECONDS = 200e-6
 # Counted as calls of `Append`, which does the same for one batch.
 STORED = Call("append", SUCCESS, may_wait=False)
@@ -287,7 +287,7 @@ class AppendStreamCall:
         self._ended = False
         # `read` waits for a message.
         self._idle = True
-        # `read` has ended: no message will be added to `_outcomes`.
+        # No message arrives any more: `read` has ended, or `end` was called while `read` waited.
         self._is_over = False
         self._failure: Exception | None = None
         # Sent with the first reply, then 0.

@@ -71,9 +71,9 @@ class Appender:
         settings: the store's settings.
         log, queues: open.
         runs: gets the time of each batch; decides when store times must decrease.
-        points: recovery points. Store times decrease to a time only after all times in the
-            checkpoint on the disk are earlier: a start trusts the checkpoint, and must not find a
-            later time there than in the newest records.
+        points: recovery points. Before store times decrease, a checkpoint with earlier times must
+            be on the disk. A start trusts the checkpoint: if its times were later than the new
+            records, the start would treat these records as durable.
         undispatched: gets the queue entries of each batch.
         epochs: gets each epoch mark, a record that lists the log's epochs. Each file of a
             replicated log starts with one.

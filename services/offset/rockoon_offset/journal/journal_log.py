@@ -147,7 +147,8 @@ class JournalLog:
 
     @property
     def held_end(self) -> int:
-        """End of the files that are only kept for followers; 0 if at most `FILES_HELD_MAX`."""
+        """End of the files that are only kept for followers; 0 if their number is at most
+        `FILES_HELD_MAX`."""
         held = max(self._outline.newest_whole(self._committed) - 1, 0)
         return self._outline.generations[held].begin if held > FILES_HELD_MAX else 0
 
@@ -371,7 +372,7 @@ class JournalLog:
 
         Raises:
             LogFull: the disk has no room, even without the reserve. The ledger is then ahead of
-                the log, so the log must be opened again.
+                the log: the caller appends the same records later, or opens the log again.
             OSError: the disk failed; `failed` was called.
         """
         assert not self._pending, "the ledger of a leader contains all frames"
@@ -480,7 +481,8 @@ class JournalLog:
         self._outline.add(frame)
         self._pending.append(frame)
         if len(self._pending) == 1 and self._replay.is_whole:
-            # The ledger of a leader contains all frames, also uncommitted ones.
+            # No other frame waits, and this one changes nothing: the ledger contains all frames, as
+            # `append` of a leader requires.
             self._pending.clear()
 
     def _append_state(self, kind: FrameKind, payload: bytes) -> None:

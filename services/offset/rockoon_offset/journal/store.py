@@ -12,8 +12,9 @@ The store is the leader of a journal without followers: records are committed as
 synced. It needs no election, and no nameserver.
 
 The ledger changes in memory, and the records are queued without an await in between, so the journal
-has the order of the changes. Every reply, also one without a change, waits until all records queued
-before it are on disk. So a crash never undoes a state that a reply has reported.
+has the order of the changes. A reply to a change, or with offsets, waits until all records queued
+before it are on disk. So a crash never undoes a change or an offset that a reply has reported.
+Lists of members and owners, and replies to heartbeats that change nothing, do not wait.
 
 Records that arrive during a sync share the next write and its sync, so the number of syncs does not
 grow with the number of concurrent changes.

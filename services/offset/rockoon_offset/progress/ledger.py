@@ -177,7 +177,7 @@ class Ledger(LedgerState):
         """
         check_commit(commit, self.find(commit.group, commit.queue), incarnation, end)
         progress = self.table.of(commit.group)[commit.queue]
-        # Members commit every few seconds, also without new messages. The journal must not grow.
+        # A client may commit the same offset every few seconds. The journal must not grow.
         if commit.offset == progress.offset and commit.metadata == progress.metadata:
             return []
         return self.apply_all(

@@ -141,7 +141,7 @@ class LedgerState:
         return self.table.readers()
 
     def readers(self, group: str) -> list[str]:
-        """Yield each group with its known members, in order."""
+        """Return the names of a group's readers: the group, and its known members in order."""
         return [group, *(reader_of(group, name) for name in sorted(self.known.of(group)))]
 
     def all_progress(self) -> list[Progress]:

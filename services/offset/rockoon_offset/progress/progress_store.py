@@ -13,7 +13,7 @@ class JournalCounts(NamedTuple):
 
     bytes: int
     syncs: int
-    # Including the writes.
+    # From the end of the writes to the end of each sync, with the wait for the thread.
     sync_seconds: float
     # Reason why changes are refused; empty: they are accepted.
     shortage: str

@@ -68,7 +68,8 @@ class ProgressTable:
             yield from queues.values()
 
     def reverted(self, group: str = "") -> Iterator[Progress]:
-        """Return the progress that undos removed, of a group with its members or of all groups."""
+        """Yield the progress that the undo of a reset has removed, of a group with its members; an
+        empty group: of all groups."""
         for reader in sorted(self._reverted, key=in_order):
             if group in ("", group_of(reader)):
                 yield from self._reverted[reader].values()

@@ -2,8 +2,8 @@
 
 Invariants:
 1. `end` is the physical offset after the last record. Bytes between it and the end of the last
-   file are zero, so that remains of a crash or a failed write are never read as a record
-   when newer records reach them.
+   file are zero. Otherwise a later record could end directly before the remains of a crash or of
+   a failed write, and recovery would read them as the next record.
 2. A batch never crosses a file boundary, and at least 8 bytes stay free after it (record.fits). If
    it does not fit, a blank marks the rest of the file and the batch starts the next file.
 3. `end` moves only when the operating system has accepted every byte before it.

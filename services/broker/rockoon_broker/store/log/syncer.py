@@ -16,8 +16,9 @@ calls. docs/understand/threads.md lists all threads. Rules:
    the pages that it could not write, and a second fsync would succeed without them.
 6. A recovery point that fails before any sync (a file cannot be opened, no space) is not a failed
    sync: it is retried once a second. Syncs of the log continue.
-7. If a recovery point no longer counts a queue file, the file is deleted only after that point is
-   written. A start that finds fewer files than its point counts rebuilds all from the whole log.
+7. A recovery point states the first offset of the ConsumeQueue files (`first_count`). A file is
+   deleted only after a point without it is written: a start that misses a file of its point
+   rebuilds all ConsumeQueues from the whole log.
 
 A handover to the thread costs about 100 µs of CPU. A sync by the owner saves it, but a slow one
 delays the owner. `SyncPace` counts this delay, and each short sync reduces the count by

@@ -146,7 +146,7 @@ class ConsumeQueue:
         self.max_offset = 0
         """Offset after the last entry that readers see."""
         self.next_offset = 0
-        """Offset of the next message to be appended; ahead of `max_offset` until a sync."""
+        """Offset of the next message to be appended; ahead of `max_offset` until the commit."""
         self.min_offset = 0
         """Offset of the first entry whose record still exists, if the log begins at
         `min_known_for`."""
