@@ -26,10 +26,7 @@ class Changes:
             self._next = None
 
     async def wait(self, seen: int) -> int:
-        """Wait until the count differs from `seen`, and return it.
-
-        Cancelling it is safe.
-        """
+        """Wait until the count differs from `seen`, and return it. Cancelling it is safe."""
         while self.count == seen:
             if self._next is None:
                 self._next = asyncio.Event()

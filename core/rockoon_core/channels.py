@@ -48,7 +48,6 @@ class SignedCall:
 
     Args:
         call: gRPC's callable for the method; it receives a single request as bytes.
-        signer: signer of the channel.
         method: "/package.Service/Method".
         serialize: serializes the request; None for a stream of requests, which gRPC serializes.
     """
@@ -221,11 +220,7 @@ class Trust(NamedTuple):
 
 
 def trust(tls: Tls) -> Trust:
-    """Load the PEM files and create the TLS contexts.
-
-    Raises:
-        PemError: a file cannot be used.
-    """
+    """Load the PEM files and create the TLS contexts. Raises PemError."""
     own_certificate(tls)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -383,11 +378,7 @@ class Channels:
                     self._unsigned[node.address].move(node.ip_address)
 
     def stub(self, address: str, make: Callable[[Any], Any]) -> Any:
-        """Return a stub of the channel to "host:port"; cached, because creating one is expensive.
-
-        Args:
-            make: the stub's class.
-        """
+        """Return a stub of the channel to "host:port"; cached: creating one is expensive."""
         known = self._stubs.get((address, make))
         if known is None:
             known = self._stubs[address, make] = make(self.get(address))

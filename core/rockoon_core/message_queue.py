@@ -29,11 +29,7 @@ class MessageQueue(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "MessageQueue":
-        """Parse the result of `str`, for example "orders@broker-a:3".
-
-        Raises:
-            InvalidArgument: the text is not of that form.
-        """
+        """Parse the result of `str`, like "orders@broker-a:3". Raises InvalidArgument."""
         topic, at, rest = text.partition("@")
         broker, colon, queue_id = rest.rpartition(":")
         if not (topic and at and broker and colon and queue_id.isdecimal()):
@@ -50,11 +46,7 @@ def queue_to_wire(queue: MessageQueue) -> QueueRef:
 
 
 def queue_create_revisions(topic: Topic) -> dict[MessageQueue, int]:
-    """Return the queues of a topic from a nameserver, sorted.
-
-    Returns:
-        Queue → etcd revision at which it was created: the incarnation of that queue.
-    """
+    """Return the queues of a topic, sorted, with their create revisions (incarnations)."""
     name = topic.config.name
     revisions = {
         MessageQueue(name, block.broker, queue_id): block.create_revision
@@ -75,12 +67,7 @@ filters."""
 
 
 def in_calls(items: Iterable[Item], items_max: int = QUEUES_PER_CALL_MAX) -> Iterator[list[Item]]:
-    """Split the entries of a bulk call into lists for several calls, in order.
-
-    Args:
-        items: queues, or entries about one queue each.
-        items_max: maximum length of a list.
-    """
+    """Split the entries of a bulk call into lists of at most `items_max`, in order."""
     rest = iter(items)
     while some := list(islice(rest, items_max)):
         yield some

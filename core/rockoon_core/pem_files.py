@@ -34,9 +34,6 @@ class Certificate:
     """Fields of a certificate.
 
     Attributes:
-        path: path of the PEM file.
-        name: common name; empty if the certificate has none.
-        expires: end of its validity.
         hosts: subject alternative names that are DNS names or IP addresses.
     """
 
@@ -56,11 +53,7 @@ class Certificate:
 
 
 def read(path: Path) -> bytes:
-    """Read a file.
-
-    Raises:
-        PemError: it cannot be read.
-    """
+    """Read a file. Raises PemError."""
     try:
         return path.read_bytes()
     except OSError as failure:
@@ -131,11 +124,7 @@ def _as_a_peer_sees(
 
 
 def try_authorities(path: Path) -> None:
-    """Verify that a PEM file contains CA certificates.
-
-    Raises:
-        PemError: the file contains no CA certificate.
-    """
+    """Raise PemError if a PEM file contains no CA certificate."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
     except ssl.SSLError as failure:

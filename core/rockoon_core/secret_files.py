@@ -31,11 +31,7 @@ class RenewedSecrets:
 
 
 def read_secrets(path: Path) -> tuple[str, ...]:
-    """Read the secrets in a file.
-
-    Raises:
-        PemError: the file cannot be read, contains no secret, or a line that is no safe secret.
-    """
+    """Read a file's secrets. Raises PemError if it has none, or one that is not safe."""
     try:
         with path.open("rb") as stream:
             raw = stream.read(SECRET_BYTES_MAX + 1)

@@ -220,11 +220,7 @@ class Credentials:
         return True
 
     def signer(self, audience: str) -> "Signer":
-        """Return a signer for the calls of one channel.
-
-        Args:
-            audience: the channel's address.
-        """
+        """Return a signer for the calls of one channel, whose address is `audience`."""
         return Signer(self, audience)
 
     def sign(

@@ -67,11 +67,7 @@ def text_fault(text: str) -> str | None:
 
 
 def encoding_fault(failure: UnicodeEncodeError) -> str:
-    """Return an error sentence for a text that cannot be encoded as UTF-8.
-
-    Args:
-        failure: raised by the encoder.
-    """
+    """Return an error sentence for a text that cannot be encoded as UTF-8."""
     code = ord(failure.object[failure.start])
     around = failure.object[max(failure.start - 20, 0) : failure.start + 20]
     return (

@@ -33,8 +33,6 @@ def apply_piece(
     """Read the next visible records, and apply them to all states that lack them.
 
     Args:
-        store: open.
-        parts: the derived states.
         bytes_max: limit of the bytes to read; at least one record is read.
 
     Returns:

@@ -67,8 +67,6 @@ class StoreTicks:
     """The loop that runs the store's periodic work.
 
     Args:
-        store: open.
-        clock: provides the time for the store.
         store_changed: wakes the idle loop; rung here when the log has lost its
             oldest files.
         arrived: called for each queue with new visible messages.
@@ -313,11 +311,8 @@ class Broker:
         """Open the store and read the topic file.
 
         Args:
-            settings: as loaded.
             store_host: IPv4 address and port to write into records.
-            nameservers: source of the routes.
             clock: wall clock and monotonic clock of the broker.
-            disk: the store's file layer.
             on_failed: called on the loop's thread, once, after a failed sync; from then on
                 nothing is acknowledged, and the process must end.
 

@@ -39,7 +39,6 @@ class SteadyClock:
     Owned by the event loop's thread.
 
     Args:
-        clock: the machine's.
         newest_ms: store time of the newest message, epoch milliseconds; 0 if there is none.
     """
 

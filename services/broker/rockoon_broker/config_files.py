@@ -18,9 +18,6 @@ def read_config(path: Path) -> bytes | None:
     file is missing or empty, and its next start reads the other one.
     Source: ConfigManager#persist, #load.
 
-    Args:
-        path: path of the file itself.
-
     Raises:
         OSError: the disk.
     """
@@ -35,12 +32,6 @@ def move_directories_away(root: Path, config: Path, names: Iterable[str], disk: 
     """Move directories that block the path of given files to `lost`.
 
     Only for files that may be missing, because the log or the nameserver has their content.
-
-    Args:
-        root: the store's directory.
-        config: directory of the files.
-        names: names of the files.
-        disk: the file layer.
 
     Raises:
         OSError: the disk.

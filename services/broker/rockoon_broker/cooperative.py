@@ -19,7 +19,6 @@ async def in_turns(
 
     Args:
         items: processed by the caller without an await.
-        clock: measures the duration of a turn.
         turn_seconds: minimum duration of a turn; its last item may exceed it.
     """
     began = clock.monotonic_seconds()

@@ -283,11 +283,7 @@ class BrokerSettings(CopySettings):
         return MemoryLimits(self.producer_sequences_max, memory_ms)
 
     def for_delays(self) -> DelayRules:
-        """Return the rules of delayed messages.
-
-        Raises:
-            SettingsError: the levels are invalid.
-        """
+        """Return the rules of delayed messages. Raises SettingsError: the levels are invalid."""
         try:
             levels_ms = parse_delay_levels(self.delay_levels)
         except ValueError as failure:

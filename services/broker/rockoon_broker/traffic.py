@@ -67,9 +67,6 @@ class Flow:
         """Count a batch.
 
         Args:
-            topic, what: its series.
-            messages: number of messages.
-            size_bytes: total size.
             lengths: record sizes, packed little-endian u32, if they are to be counted by
                 size.
         """

@@ -46,13 +46,8 @@ class UnreadFiles:
     """Answers a store's requests about its oldest files, until cancelled.
 
     Args:
-        broker: name of this broker.
-        store: open; this broker leads.
         topics: the served topics, and the address of the offset service.
-        pending: delayed and half messages.
-        nameservers: provides channel and credentials for the call.
         waited_groups: see the setting `retention_wait_for_groups`; may be replaced.
-        clock: clock of the broker.
         store_changed: called after a pass, to wake the store's loop.
     """
 
@@ -114,10 +109,7 @@ class UnreadFiles:
         self._store_changed()
 
     async def reading(self, end: int) -> FileReading:
-        """Return unread messages below a physical offset of the log.
-
-        Raises: see `answer`.
-        """
+        """Return unread messages below a physical offset of the log. Raises: see `answer`."""
         revision = self._topics.table.revision
         spans = await self._spans(end)
         pending = self._pending.waiting_below(end)

@@ -30,20 +30,13 @@ OTHERS = "(others)"
 
 
 class SeriesCounts:
-    """Counts by the labels of a metric's series. Series beyond the limit are counted as
-    `OTHERS`.
-    """
+    """Counts by the labels of a metric's series; those beyond the limit count as `OTHERS`."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, ...], int] = {}
 
     def add(self, *labels: str, count: int = 1) -> None:
-        """Add to the count of a series.
-
-        Args:
-            labels: labels of the series, always the same number.
-            count: to add.
-        """
+        """Add to the count of a series, which always has the same number of labels."""
         if labels not in self._counts and len(self._counts) >= SERIES_MAX:
             labels = (OTHERS,) * len(labels)
         self._counts[labels] = self._counts.get(labels, 0) + count
@@ -141,14 +134,7 @@ class Callers:
         self.refused = SeriesCounts()
 
     def caller(self, context: Any) -> GatewayCall:
-        """Return the call of a servicer's context.
-
-        Args:
-            context: gRPC's.
-
-        Raises:
-            Refusal: CLIENT_ID_REQUIRED, or UNAUTHORIZED.
-        """
+        """Return a context's call. Raises Refusal: CLIENT_ID_REQUIRED, or UNAUTHORIZED."""
         # These headers are text: only names that end with "-bin" have bytes.
         headers: dict[str, Any] = dict(context.invocation_metadata())
         checked = partial(
@@ -181,13 +167,7 @@ class Callers:
         context: Any,
         answer: type[Any],
     ) -> Any:
-        """Call a method and return its reply; its exception becomes the reply's status.
-
-        Args:
-            method: called with the request and the caller.
-            request, context: request and context of the servicer.
-            answer: the reply's class.
-        """
+        """Call a method and return its reply; an exception becomes the status of an `answer`."""
         try:
             answered = await method(request, self.caller(context))
         except (Refusal, RockoonError) as error:
@@ -200,12 +180,7 @@ class Callers:
         return answered
 
     def count_refused(self, method: str, refused: Status) -> None:
-        """Count a call with another status than OK.
-
-        Args:
-            method: the protocol's name of the call, or of its reply.
-            refused: the reply's status.
-        """
+        """Count a call with another status than OK, by the protocol's name of call or reply."""
         request_code = method_name(method.removesuffix("Response"))
         self.refused.add(request_code, enum_name(Code, refused.code).lower())
 

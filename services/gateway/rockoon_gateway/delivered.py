@@ -141,7 +141,6 @@ def to_wire(
     """Convert a stored message to the protocol's message for a receiver.
 
     Args:
-        message: as read.
         topic: as the receiver named it, also for a message from a retry topic.
         attempt: number of this delivery, from 1.
         receipt_handle: for its acknowledgement; empty if it cannot be acknowledged, as in a pull.
@@ -229,9 +228,7 @@ def _priority(text: str) -> int | None:
 def _origin(
     message: Message, properties: Mapping[str, str], namespace: str
 ) -> v2.DeadLetterQueue | None:
-    """Return the topic and id of the message that became a dead letter, for clients of a namespace;
-    None for other messages.
-    """
+    """Return the topic and id of a dead letter's message, for a namespace; else None."""
     if not is_dlq_topic(message.queue.topic):
         return None
     topic = properties.get(PROPERTY_DLQ_ORIGIN_TOPIC) or properties.get(PROPERTY_RETRY_TOPIC, "")
@@ -267,9 +264,7 @@ class Answers(NamedTuple):
     """Messages that were not serialized, because they exceed the maximum bytes."""
 
     def pieces(self, bytes_max: int = PIECE_BYTES_MAX) -> Iterator[tuple[bytes, int]]:
-        """Yield the frames in pieces of about `bytes_max`, each with its number of messages. A
-        piece ends between two messages.
-        """
+        """Yield frames in pieces of about `bytes_max`, cut between messages, with their number."""
         if len(self.frames) <= bytes_max and self.ends:
             yield self.frames, len(self.ends)
             return
@@ -290,7 +285,6 @@ def answers_to(
     and logged.
 
     Args:
-        received: from the engine.
         topic: as the receiver named it.
         valid_until_ms: validity of receipt handles, epoch milliseconds; 0: leases are extended.
         bytes_max: after this many bytes at most one more message is written.

@@ -121,7 +121,6 @@ class CachedGroups:
     """Caches the configuration of consumer groups, and creates groups on first use.
 
     Args:
-        cluster: the connection.
         create: whether missing groups are created.
     """
 
@@ -170,14 +169,10 @@ class CachedGroups:
                 self._requesting.pop(name, None)
 
     async def facts(self, name: str, lite_parent: str = "") -> GroupFacts:
-        """Return a group's settings for clients.
+        """Return a group's settings for clients. Raises like `plain` and `lite`.
 
         Args:
-            name: name of the group.
             lite_parent: topic whose lite topics the client reads; empty if it reads none.
-
-        Raises:
-            Refusal, GroupNotFound, RockoonError: see `plain` and `lite`.
         """
         if lite_parent:
             await self.lite(name, lite_parent)

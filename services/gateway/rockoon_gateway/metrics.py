@@ -60,12 +60,7 @@ TABLE = (
 
 
 class GatewayMetrics:
-    """Measures the metrics of a gateway.
-
-    Args:
-        presence, telemetry, signatures, sending, transactions, consuming: its parts.
-        refused: calls by method and code.
-    """
+    """Measures the metrics of a gateway; `refused`: calls by method and code."""
 
     def __init__(
         self,

@@ -44,10 +44,6 @@ def checked_topic(topic: Resource, namespace: str) -> str:
     Replies repeat the resource: unknown fields are removed from it, and if it has no namespace, the
     caller's is set.
 
-    Args:
-        topic: the client's resource.
-        namespace: the caller's.
-
     Raises:
         Refusal: ILLEGAL_TOPIC.
     """
@@ -60,15 +56,7 @@ def checked_topic(topic: Resource, namespace: str) -> str:
 
 
 def checked_group(group: Resource, namespace: str) -> str:
-    """Check the name of a consumer group and return its name in the cluster; see `checked_topic`.
-
-    Args:
-        group: the client's resource.
-        namespace: the caller's.
-
-    Raises:
-        Refusal: ILLEGAL_CONSUMER_GROUP.
-    """
+    """Return a consumer group's name in the cluster. Raises Refusal: ILLEGAL_CONSUMER_GROUP."""
     name = _name_in_cluster(group, namespace, Code.ILLEGAL_CONSUMER_GROUP)
     if fault := group_fault(name):
         raise _refused(Code.ILLEGAL_CONSUMER_GROUP, fault, group)
@@ -78,12 +66,7 @@ def checked_group(group: Resource, namespace: str) -> str:
 
 
 def cluster_name(resource: Resource, namespace: str = "") -> str:
-    """Return a resource's name in the cluster, without checks.
-
-    Args:
-        resource: the client's.
-        namespace: the caller's, for a resource without one.
-    """
+    """Return a resource's unchecked name; `namespace` is the caller's, if it has none."""
     namespace = resource.resource_namespace or namespace
     name = resource.name
     if not namespace or not name:
@@ -159,9 +142,7 @@ def epoch_ms(time: Timestamp, name: str, code: Code = Code.BAD_REQUEST) -> int:
     """Return a time as epoch milliseconds.
 
     Args:
-        time: from a request.
         name: name of the field, for the text of the refusal.
-        code: code of the refusal.
 
     Raises:
         Refusal: the time is before 1970 or after the year 9999, or its nanoseconds are not within a
@@ -189,9 +170,7 @@ def duration_ms(duration: Duration, name: str, code: Code = Code.BAD_REQUEST) ->
     """Return a duration in milliseconds, rounded towards zero; it may be negative.
 
     Args:
-        duration: from a request.
         name: name of the field, for the text of the refusal.
-        code: code of the refusal.
 
     Raises:
         Refusal: it is longer than the protocol's longest one, its nanoseconds are not within a

@@ -40,7 +40,6 @@ class TopicRoutes:
     """Finds the routes of topics, mostly from a cache.
 
     Args:
-        cluster: the connection.
         create: whether missing topics are created.
     """
 
@@ -112,12 +111,7 @@ def queues_to_send(cluster: Cluster, route: TopicRoute) -> Sequence[MessageQueue
 
 
 class QueryRoutes:
-    """Serves the QueryRoute call: replies with the queues of a topic.
-
-    Args:
-        cluster: the connection.
-        topics: their routes.
-    """
+    """Serves the QueryRoute call: replies with the queues of a topic."""
 
     def __init__(self, cluster: Cluster, topics: TopicRoutes) -> None:
         self._cluster = cluster

@@ -96,11 +96,7 @@ def _number(metadata: Mapping[str, str], name: str, default: int, low: int, high
 
 
 class Scaler(ExternalScalerServicer):
-    """gRPC servicer of KEDA's ExternalScaler, from the lag of groups.
-
-    Args:
-        admin: admin client of the cluster.
-    """
+    """gRPC servicer of KEDA's ExternalScaler, from the lag of groups."""
 
     def __init__(self, admin: Admin) -> None:
         self._admin = admin

@@ -70,11 +70,7 @@ RULES = dict.fromkeys(settings_service.RULES, on_cluster("admin", never_open=Tru
 
 
 def cluster_tls(settings: GatewaySettings) -> Tls | None:
-    """TLS for connections to services; None: off.
-
-    Raises:
-        SettingsError: a file is missing.
-    """
+    """TLS for connections to services; None: off. Raises SettingsError for a missing file."""
     if settings.cluster_tls == "same":
         return client_tls(settings)
     inner = dataclasses.replace(
@@ -107,11 +103,6 @@ def connection(settings: GatewaySettings) -> Cluster:
 
 async def connected(settings: GatewaySettings, stop: Stop, opened: AsyncExitStack) -> Cluster:
     """Return the open connection, as soon as a nameserver replies.
-
-    Args:
-        settings: settings of the gateway.
-        stop: ends the wait.
-        opened: closes the connection.
 
     Raises:
         SettingsError: a file cannot be used.
@@ -153,11 +144,7 @@ async def access(
     cluster.
 
     Args:
-        settings: settings of the gateway.
-        frontend: frontend of the gateway.
-        nameservers: nameservers of its cluster.
         address: "host:port" at which operators call it; empty: they cannot.
-        stop: ends the wait.
         tasks: owns the task that follows the keys.
         opened: ends the task.
     """
@@ -277,14 +264,7 @@ def assembled(
     signatures: Signatures,
     tasks: asyncio.TaskGroup,
 ) -> GatewayParts:
-    """Create the components of a gateway.
-
-    Args:
-        settings: settings of the gateway.
-        cluster: the open connection.
-        signatures: checks clients' signatures.
-        tasks: owns the tasks that read Telemetry streams.
-    """
+    """Create the components of a gateway; `tasks` owns those that read Telemetry streams."""
     presence = Presence(settings.client_seconds_max)
     topics = TopicRoutes(cluster, create=settings.create_topics)
     groups = CachedGroups(cluster, create=settings.create_groups)
@@ -351,8 +331,6 @@ async def serve(
     """Run the gateway until `stop` is requested.
 
     Args:
-        settings: settings of this gateway.
-        stop: ends it.
         announce: called with kind, name and address when it serves.
         quiet_seconds: time without calls after which new calls are refused at the end.
 

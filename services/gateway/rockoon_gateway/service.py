@@ -43,12 +43,7 @@ class Services:
 
 
 class MessagingServicer(MessagingServiceServicer):
-    """Serves the protocol's Messaging service.
-
-    Args:
-        callers: reads the caller of each call.
-        services: implement the calls.
-    """
+    """Serves the protocol's Messaging service."""
 
     def __init__(self, callers: Callers, services: Services) -> None:
         self._callers = callers

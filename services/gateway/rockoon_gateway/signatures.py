@@ -125,14 +125,7 @@ class Signatures:
         """Number of calls refused since the start of the process."""
 
     def checked(self, authorization: str, date_time: str) -> KnownKey | None:
-        """Return the access key that signed a call; None if calls need none.
-
-        Args:
-            authorization, date_time: the headers' values, empty without one.
-
-        Raises:
-            Refusal: UNAUTHORIZED.
-        """
+        """Return a call's key; None if calls need none. Raises Refusal: UNAUTHORIZED."""
         if self._keys is None:
             # Some clients always sign, with empty keys.
             return None

@@ -44,14 +44,7 @@ AWAY_SECONDS_MAX = 5.0
 
 
 class AccessKeys:
-    """Changes access keys in etcd.
-
-    Args:
-        etcd: a connection.
-        keyspace: the cluster's keys.
-        count: number of access keys that this nameserver knows.
-        now_ms: epoch milliseconds.
-    """
+    """Changes access keys in etcd; `count` returns how many this nameserver knows."""
 
     def __init__(
         self,
@@ -156,12 +149,7 @@ class AccessKeys:
         return await self._change(request.key_id, changed)
 
     async def delete(self, request: DeleteKeyRequest) -> DeleteKeyReply:
-        """Delete a key.
-
-        Raises:
-            AccessKeyNotFound: no key has this id.
-            AccessKeyChanged: its revision is not the expected one.
-        """
+        """Delete a key. Raises AccessKeyNotFound, or AccessKeyChanged at another revision."""
         key_id, expected = request.key_id, request.expected_modified_revision
         check_key_id(key_id)
         name = self._keyspace.key(AccessKeyName(key_id))
@@ -218,8 +206,6 @@ class AccessKeyService(AccessKeysServicer):
     """The gRPC service AccessKeys (access.proto): creates, changes, deletes and lists access keys.
 
     Args:
-        keys: makes the changes.
-        follower: holds the keys as read from etcd.
         is_on: whether callers need keys. If they do not, no key can be created: any caller could
             create one and use it after keys are switched on.
     """
@@ -268,9 +254,7 @@ class AccessKeyService(AccessKeysServicer):
             yield update
 
     async def _served(self, reply: pb.KeyReply) -> pb.KeyReply:
-        """Return the reply to a change of a key once this nameserver checks its callers by the new
-        key.
-        """
+        """Return the reply to a change once this nameserver checks callers by the new key."""
         await self._follower.wait_served(reply.revision)
         return reply
 

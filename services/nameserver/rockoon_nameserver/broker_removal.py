@@ -24,8 +24,6 @@ class BrokerRemoval:
     """Removes brokers from the routes.
 
     Args:
-        etcd: a connection.
-        keyspace: the cluster's keys.
         topics: finds the live brokers, and reads topics.
         topics_on: returns the topics that have queues on a broker, from the route table.
         reached: waits until the route table includes a revision of etcd.

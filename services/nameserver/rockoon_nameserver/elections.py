@@ -76,7 +76,6 @@ def report(
     Reports of replicas that do not vote are kept: an operator may have to elect one.
 
     Args:
-        state: state of the log.
         caller, reported: the replica, and its report.
         lacks: returns why a winner with a rank must not lead; see `missing_records`.
     """
@@ -256,9 +255,7 @@ def install_leader(after: LogState, leader: str, rank: Rank) -> None:
 
 
 def set_voters(after: LogState, in_sync: Sequence[str]) -> None:
-    """Set the voters of a log. Adapt its quorum, and remove suspicions and moves that no longer
-    apply.
-    """
+    """Set a log's voters and quorum; remove suspicions and moves that no longer apply."""
     after.in_sync[:] = sorted(in_sync)
     after.quorum = quorum_of(len(in_sync), 1)
     suspects = [each for each in after.suspects if each in in_sync]
@@ -283,9 +280,7 @@ def knows(state: LogState, caller: ReplicaCall) -> bool:
 
 
 def preference(state: LogState) -> list[str]:
-    """Return the ids of replicas in the order in which they lead if their ranks are equal; the
-    former leader is last.
-    """
+    """Return replicas in the order of preference at equal ranks; the former leader is last."""
     former = state.former_leader
     others = [each.replica_id for each in state.replicas if each.replica_id != former]
     return [*others, former]
@@ -329,7 +324,6 @@ def next_record(
     """Return the record to write for a leader's call; None if it changes nothing.
 
     Args:
-        state: state of the log.
         before: the record so far; None: there is none.
         caller: the replica that calls as the leader, with its epoch.
         end: position up to which its log is committed.
@@ -348,7 +342,6 @@ def missing_records(state: LogState, record: CommittedEnd | None, winner: str, r
     Empty if it may lead.
 
     Args:
-        state: state of the log, with the winner among its replicas.
         record: the committed end; None: no leader has recorded one.
         winner, rank: id and rank of the best replica that reported.
     """

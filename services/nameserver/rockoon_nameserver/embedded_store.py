@@ -53,10 +53,6 @@ class RouteKeys:
     Source of the rules: etcd's documentation of its API, "Data model" and "Transaction". A
     transaction that changes something is one revision; a condition on several keys holds if it
     holds for each key, and a condition on no key is evaluated for a key that was never put.
-
-    Args:
-        revision: revision of the last change.
-        items: the keys.
     """
 
     def __init__(self, revision: int, items: Iterable[KeyValue]) -> None:
@@ -142,9 +138,7 @@ RETRY_SECONDS = 1.0
 
 @dataclass(slots=True)
 class StoredLease:
-    """A lease in memory: its length, and the time of the loop's clock at which it ends if it is not
-    renewed.
-    """
+    """A lease: its length, and the end if it is not renewed, by the loop's clock."""
 
     ttl_seconds: int
     ends_at: float

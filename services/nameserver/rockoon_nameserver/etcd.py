@@ -143,11 +143,7 @@ class Etcd:
         await self._tasks.__aexit__(None, None, None)
 
     async def header(self) -> Header:
-        """The latest revision, agreed by a majority of the members.
-
-        Raises:
-            EtcdUnavailable: no answer in time, or no majority.
-        """
+        """The latest revision, agreed by a majority. Raises EtcdUnavailable without one."""
         reply = await self._call("kv", "Range", rpc.RangeRequest(key=b"\0", count_only=True))
         return header_of(reply)
 

@@ -66,9 +66,7 @@ class WatchBatch(NamedTuple):
 
 
 class KeyCondition(NamedTuple):
-    """Condition of a transaction: compares the revision of each key in `key_range`. In an empty
-    range, revision 0 is compared.
-    """
+    """Condition on the revision of each key in `key_range`; an empty range has revision 0."""
 
     key_range: KeyRange
     # "create" or "mod".
@@ -88,9 +86,7 @@ def exists(key: str) -> KeyCondition:
 
 
 def unchanged(key: str, mod_revision: int) -> KeyCondition:
-    """Return the condition that the key was last changed at a revision; 0: the key does not
-    exist.
-    """
+    """Return the condition that a key was last changed at a revision; 0: it does not exist."""
     return KeyCondition(only(key), "mod", "=", mod_revision)
 
 

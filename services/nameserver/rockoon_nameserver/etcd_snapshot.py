@@ -59,11 +59,6 @@ Item = TypeVar("Item")
 def restore(path: Path, routes: Path, cluster: str) -> None:
     """Write the snapshot for a new cluster.
 
-    Args:
-        path: path of the snapshot.
-        routes: file of routes of a backup.
-        cluster: name of the cluster.
-
     Raises:
         StoreCorrupt: the file of routes is damaged.
         OSError: a file cannot be read or written.
@@ -73,12 +68,7 @@ def restore(path: Path, routes: Path, cluster: str) -> None:
 
 
 def snapshot(items: Iterable[KeyValue], revision: int) -> bytes:
-    """Return a snapshot.
-
-    Args:
-        items: the keys, without leases.
-        revision: of etcd; not below that of a key.
-    """
+    """Return a snapshot of keys without leases; `revision` is not below theirs."""
     pages = Pages()
     keys = pages.tree(stored_keys(items, revision))
     # etcd refuses reads of former revisions, and begins at this revision.
@@ -112,11 +102,7 @@ def stored_keys(items: Iterable[KeyValue], last: int) -> Iterator[Element]:
 
 
 def stored_revision(revision: int, number: int) -> bytes:
-    """Return a revision as etcd stores it.
-
-    Args:
-        number: number of the change within the revision.
-    """
+    """Return a revision as etcd stores it; `number` counts changes within the revision."""
     return REVISION.pack(revision, b"_", number)
 
 
@@ -136,11 +122,7 @@ def leaf(elements: Sequence[Element]) -> bytes:
 
 
 def branch(children: Sequence[tuple[bytes, int]]) -> bytes:
-    """Return the content of a branch page.
-
-    Args:
-        children: first key and number of each page below.
-    """
+    """Return a branch page; `children`: first key and number of each page below."""
     heads, content = bytearray(), bytearray()
     for number, (key, page) in enumerate(children):
         position = (len(children) - number) * BRANCH_ELEMENT.size + len(content)
@@ -181,11 +163,7 @@ class Pages:
         return level[0][1]
 
     def database(self, root: int) -> bytes:
-        """Return the whole database.
-
-        Args:
-            root: root page of the root bucket.
-        """
+        """Return the whole database; `root` is the root bucket's page."""
         first = b"".join(self._meta(number, root) for number in (0, 1))
         free = PAGE.pack(2, FREE_PAGES, 0, 0).ljust(PAGE_BYTES, b"\0")
         return first + free + bytes(self._content)

@@ -97,8 +97,6 @@ class EtcdFollower:
     """Follows etcd in `run`; all other methods read the table.
 
     Args:
-        etcd: a connection.
-        keyspace: the cluster's keys.
         clock: monotonic seconds.
         probe_seconds: interval of probes, which detect that etcd does not reply.
         retry_seconds: longest pause between attempts while etcd is unreachable; the first pause is
@@ -162,9 +160,7 @@ class EtcdFollower:
 
     @property
     def cluster_id(self) -> int:
-        """Identity of the cluster: the number stored in etcd; 0 before the first snapshot of the
-        routes.
-        """
+        """The cluster's number in etcd; 0 before the first snapshot of the routes."""
         return self._identity
 
     @property
@@ -352,9 +348,7 @@ class EtcdFollower:
         return await self._etcd.read(self._keyspace.everything)
 
     async def access_keys(self, away_seconds_max: float | None = None) -> AsyncIterator[KeysUpdate]:
-        """Yield all access keys immediately, and again after each change of a key; see
-        `_each_change`.
-        """
+        """Yield all access keys, immediately and after each change; see `_each_change`."""
         async for _ in self._each_change(lambda: self.table.access_changes, away_seconds_max):
             yield KeysUpdate(
                 keys=self.table.access_keys,
@@ -365,9 +359,7 @@ class EtcdFollower:
     async def live_settings(
         self, service: str, node: str, away_seconds_max: float | None = None
     ) -> AsyncIterator[SettingsUpdate]:
-        """Yield the live settings of a node immediately, and again after each change of a live
-        setting of any node; see `_each_change`.
-        """
+        """Yield a node's live settings, immediately and after any change; see `_each_change`."""
         async for _ in self._each_change(lambda: self.table.settings_changes, away_seconds_max):
             yield SettingsUpdate(
                 settings=self.table.live_settings(service, node),
@@ -439,9 +431,7 @@ class EtcdFollower:
         await self._etcd.transaction([absent(only(key))], [PutKey(key, value)])
 
     async def _follow(self) -> None:
-        """Apply the events of etcd's watch to the table until the watch fails or etcd does not
-        reply to a probe.
-        """
+        """Apply events of etcd's watch until it fails, or etcd does not reply to a probe."""
         # The end of the table: no change between the read and its watch is lost.
         start = self.table.revision + 1
         async with self._etcd.watch(self._keyspace.everything, start) as (header, batches):
@@ -540,9 +530,7 @@ class EtcdFollower:
 
 
 def identity_in(items: Iterable[KeyValue], keyspace: Keyspace) -> int | None:
-    """Return the cluster's identity from the keys that were read: None if its key is missing, 0 if
-    its value is unreadable.
-    """
+    """Return the cluster's identity from the keys read: None if missing, 0 if unreadable."""
     for item in items:
         if item.key == keyspace.identity:
             try:

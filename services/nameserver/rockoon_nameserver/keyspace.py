@@ -143,11 +143,7 @@ RouteKey = (
 
 
 class Keyspace:
-    """Names of all keys of one cluster in etcd.
-
-    Raises:
-        ValueError: the cluster's name is not valid in a key.
-    """
+    """Names of a cluster's keys in etcd. Raises ValueError for a name that no key can have."""
 
     def __init__(self, cluster: str) -> None:
         if not PATH_PART.fullmatch(cluster):
@@ -232,11 +228,7 @@ class Keyspace:
         return under(f"{self._root}subscriptions/{topic}/")
 
     def parse(self, key: str) -> RouteKey:
-        """Parse a key of this cluster.
-
-        Raises:
-            UnreadableKey: this version does not know such keys.
-        """
+        """Parse a key of this cluster. Raises UnreadableKey for an unknown one."""
         try:
             match key.removeprefix(self._root).split("/"):
                 case ["nodes", folder, name] if name:
@@ -275,9 +267,7 @@ def identity_value(number: int, level: int = 0) -> bytes:
 
 
 def read_identity(value: bytes) -> int:
-    """Return the cluster's identity from the value of its key. Raises UnreadableKey if
-    `identity_value` did not write the value.
-    """
+    """Return the cluster's identity from `identity_value`'s result. Raises UnreadableKey."""
     try:
         number = json.loads(value)["number"]
         if isinstance(number, int) and 0 <= number < 1 << 63:
@@ -354,11 +344,7 @@ def block_value(queues: int) -> bytes:
 
 
 def read_block(value: bytes) -> int:
-    """Return the number of queues of a block (queues of a topic on one broker).
-
-    Raises:
-        UnreadableKey: the value is not what `block_value` writes.
-    """
+    """Return a block's number of queues (of a topic on a broker). Raises UnreadableKey."""
     try:
         queues = json.loads(value)["queues"]
         if isinstance(queues, int) and queues >= 1:
@@ -417,9 +403,7 @@ def json_value(fields: dict[str, object]) -> bytes:
 
 @lru_cache(maxsize=VALUES_PARSED_MAX)
 def as_binary(kind: type[Message], value: bytes) -> bytes:
-    """Convert the JSON of a key's value to serialized protobuf; cached because each renewal of a
-    lease reads it again.
-    """
+    """Convert JSON to serialized protobuf; cached, because each renewal of a lease reads it."""
     return parse_json(value, kind()).SerializeToString()
 
 

@@ -16,12 +16,7 @@ ATTEMPTS_MAX = 8
 
 
 class ClusterLevel:
-    """Raises the cluster's feature level. This process keeps no state.
-
-    Args:
-        etcd: a connection.
-        keyspace: the cluster's keys.
-    """
+    """Raises the cluster's feature level. This process keeps no state."""
 
     def __init__(self, etcd: RouteStore, keyspace: Keyspace) -> None:
         self._etcd = etcd

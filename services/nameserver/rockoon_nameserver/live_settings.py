@@ -25,14 +25,7 @@ SETTINGS_MAX = 5_000
 
 
 class LiveSettingService(LiveSettingsServicer):
-    """The gRPC service LiveSettings (settings.proto).
-
-    Args:
-        etcd: a connection.
-        keyspace: the cluster's keys.
-        follower: holds the settings as read from etcd.
-        now_ms: epoch milliseconds.
-    """
+    """The gRPC service LiveSettings (settings.proto)."""
 
     def __init__(
         self,

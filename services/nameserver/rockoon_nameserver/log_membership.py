@@ -26,7 +26,6 @@ def registered(
 
     Args:
         state: None if etcd has none.
-        node: the replica.
         facts: report of the replica about its store.
         is_new: the node was not registered before: a process that has just started suspects no
             leader.
@@ -262,9 +261,7 @@ def first_state(node: Node, facts: ReplicaFacts, *, name_exists: bool) -> LogSta
 
 
 def make_only_replica(state: LogState, node: Node) -> LogState:
-    """Make the replica the only copy of the log; its records before the next epoch are
-    committed.
-    """
+    """Make a replica the only copy; its records before the next epoch are committed."""
     state.version = max(1, state.version)
     state.epoch += 1
     state.leader, state.former_leader, state.confirmed = node.store_id, "", True
@@ -318,9 +315,7 @@ def request_replacement(after: LogState, node: Node) -> None:
 
 
 def obsolete_moves(state: LogState, who: str) -> list[Move]:
-    """Return the moves from a replica to another of its name. They are obsolete: the replica has
-    returned with its disk.
-    """
+    """Return a replica's moves to another of its name: it has returned with its disk."""
     names = {each.replica_id: each.name for each in state.replicas}
     return [
         each
@@ -365,8 +360,6 @@ def newer_state_known(state: LogState, who: str, epoch: int, history: int, versi
     without evidence.
 
     Args:
-        state: state of the log in etcd.
-        who: the replica.
         epoch: which it has promised, or calls about.
         history, version: history and version of the latest state that it knows.
     """

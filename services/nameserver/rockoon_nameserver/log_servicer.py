@@ -19,8 +19,6 @@ class LogStateService(LogsServicer):
     operators.
 
     Args:
-        logs: makes the changes.
-        follower: holds the states as read from etcd.
         node_identities: required certificates of replicas; None if callers have none.
         external: whether its callers are in another network, which replicas never are.
     """
@@ -131,9 +129,7 @@ class LogStateService(LogsServicer):
         return await self._served(self._logs.adopt(request))
 
     async def _served(self, change: Awaitable[pb.LogReply]) -> pb.LogReply:
-        """Return the reply to an operator's change of a log once this nameserver shows the
-        change.
-        """
+        """Return the reply to an operator's change once this nameserver shows the change."""
         reply = await change
         await self._follower.wait_served(reply.revision)
         return reply
@@ -145,9 +141,7 @@ class LogStateService(LogsServicer):
         return log
 
     def _check_replica(self, logs: Any, context: Any) -> None:
-        """Refuse a caller that is not a replica of the logs that it names. Raises InvalidArgument,
-        WrongIdentity.
-        """
+        """Refuse a caller that is no replica of its logs. Raises InvalidArgument, WrongIdentity."""
         if self._external:
             raise InvalidArgument(
                 reason="this is the nameserver's external listener, which is for clients"

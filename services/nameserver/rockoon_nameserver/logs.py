@@ -49,10 +49,6 @@ Decision = Callable[[pb.LogState], LogDecision]
 class Logs:
     """Changes the states of logs in etcd, at the request of replicas and operators.
 
-    Args:
-        etcd: a connection.
-        keyspace: the cluster's keys.
-
     Attributes:
         changes: number of changes that this nameserver has made, by `CHANGES`.
     """
@@ -293,9 +289,7 @@ async def freeze_when_etcd_goes_back(follower: EtcdFollower, logs: Logs) -> None
 
 
 def committed_in(found: Sequence[KeyValue]) -> CommittedEnd | None:
-    """Return the committed end from its key, if it was read; None if it is missing or
-    unreadable.
-    """
+    """Return the committed end from its key; None if missing or unreadable."""
     try:
         return read_committed_end(found[0].value) if found else None
     except UnreadableKey as failure:

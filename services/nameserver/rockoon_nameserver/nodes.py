@@ -87,8 +87,6 @@ class Nodes:
     """Registers nodes and renews their leases. This process keeps no state.
 
     Args:
-        etcd: a connection.
-        keyspace: the cluster's keys.
         lease_seconds: how long a node stays in the routes without a renewal.
         has_queues: whether a broker of a name is known to have queues.
         rounds: when leases are to be renewed; default: after a third of their time.
@@ -156,11 +154,7 @@ class Nodes:
         raise Busy(reason=f"{node.name!r} keeps registering from elsewhere: try again")
 
     async def unregister(self, request: UnregisterNodeRequest) -> UnregisterNodeReply:
-        """Remove a node from the routes. A node that is not registered is no error.
-
-        Raises:
-            NodeNameTaken: the node of that name has another store.
-        """
+        """Remove a node from the routes, if it is there. Raises NodeNameTaken for another store."""
         if request.kind not in KIND_FOLDERS:
             raise InvalidArgument(reason="a node is a broker or an offset service")
         as_node = NodeKey(request.kind, request.name)
@@ -257,9 +251,7 @@ class Nodes:
     def _log_changes(
         self, request: RegisterNodeRequest, entries: Entries
     ) -> list[tuple[KeyCondition, PutKey]]:
-        """Return the change of a log's state that a registration causes, with its condition; empty
-        if the state stays.
-        """
+        """Return a registration's change of its log's state, with its condition; empty if none."""
         node = request.node
         key = LogKey(node.kind, node.name)
         state: LogState | None = None
@@ -283,9 +275,7 @@ class Nodes:
     def _registration_operations(
         self, key: NodeKey | ReplicaKey, put: PutKey, entries: Entries
     ) -> tuple[list[KeyCondition], list[PutKey | DeleteKey]]:
-        """Return the transaction that registers a node and removes the entry of the present
-        owner.
-        """
+        """Return the transaction that registers a node and removes the present owner."""
         holder = entries.holder
         if holder is not None:
             conditions = [unchanged(holder.key, holder.mod_revision)]
@@ -315,9 +305,7 @@ class Nodes:
         return holder.lease_id
 
     def _refuse_if_taken(self, node: Node, holder: KeyValue | None, *, fresh: bool) -> Node | None:
-        """Return the node that is registered under the name. Raises NodeNameTaken if it must not be
-        replaced.
-        """
+        """Return a name's registered node. Raises NodeNameTaken if it must not be replaced."""
         if holder is None:
             return None
         key = self._keyspace.parse(holder.key)

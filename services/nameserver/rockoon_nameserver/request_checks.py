@@ -26,13 +26,7 @@ APART = {'"off"', '"on"'}
 
 
 class Fingerprints:
-    """Compares the settings of a node that registers with those of the nodes of its cluster.
-
-    Args:
-        cluster: its name.
-        nameserver: this one's name.
-        settings: settings of this nameserver that nodes should share, name to value.
-    """
+    """Compares settings of a registering node with those of its cluster's nodes."""
 
     def __init__(self, cluster: str, nameserver: str, settings: Mapping[str, str]) -> None:
         self._cluster = cluster
@@ -44,9 +38,7 @@ class Fingerprints:
         this cluster's. Nodes that are already registered stay.
 
         Args:
-            request: request of the node.
             cluster_id: the cluster's identity; 0 while unknown.
-            level: the cluster's feature level.
 
         Raises:
             WrongCluster: the node has the store of another cluster, speaks a protocol that this
@@ -83,10 +75,7 @@ class Fingerprints:
     def differences(self, node: Node, nodes: Iterable[Node]) -> list[str]:
         """Return a sentence for each setting of a node that should be equal and is not.
 
-        Args:
-            node: the node that registers.
-            nodes: all nodes of the cluster. The node is compared with the first other node of its
-                kind, and with this nameserver.
+        It is compared with this nameserver, and with the first other node of its kind.
         """
         others = [
             each

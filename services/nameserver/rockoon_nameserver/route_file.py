@@ -108,7 +108,6 @@ class RouteFile:
         """Write changes to disk, all or none.
 
         Args:
-            revision: revision of the last change.
             keys: changed keys; None: deleted.
             leases: changed leases; None: deleted.
 

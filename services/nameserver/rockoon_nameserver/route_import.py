@@ -122,7 +122,6 @@ async def import_routes(store: RouteStore, keyspace: Keyspace, path: Path) -> bo
 
     Args:
         store: new; it has had no other keys.
-        keyspace: keyspace of the cluster.
         path: the file that `rockoon backup restore` wrote.
 
     Raises:
@@ -167,11 +166,7 @@ def changes(items: Iterable[KeyValue]) -> dict[int, list[PutKey]]:
 
 
 async def replay(store: RouteStore, puts: Mapping[int, Sequence[PutKey]], last: int) -> None:
-    """Repeat changes at their revisions, up to the revision `last`.
-
-    Raises:
-        EtcdUnavailable: etcd does not answer.
-    """
+    """Repeat changes at their revisions, up to `last`. Raises EtcdUnavailable."""
     revision = (await store.header()).revision
     for wanted in sorted({*(each for each in puts if each > revision), last}):
         while revision < wanted - 1:

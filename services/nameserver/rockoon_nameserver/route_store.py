@@ -34,8 +34,7 @@ class LeaseGone(Exception):
 
 
 class RouteStore(Protocol):
-    """Store of the routes, with etcd's semantics: keys with revisions, transactions, leases, a
-    watch.
+    """Store of routes with etcd's semantics: keys with revisions, transactions, leases, a watch.
 
     Each call may raise EtcdUnavailable: a write that failed this way may have been applied. `Etcd`
     documents each call.

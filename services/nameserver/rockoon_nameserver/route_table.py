@@ -246,10 +246,6 @@ class RouteCounts(NamedTuple):
 class RouteTable:
     """Routes of a cluster in memory, and the changes since a revision. The follower writes it;
     servicers read it.
-
-    Args:
-        keyspace: the cluster's keys.
-        log_revisions_max: number of changed revisions in the log.
     """
 
     def __init__(self, keyspace: Keyspace, *, log_revisions_max: int = 10_000) -> None:
@@ -318,9 +314,7 @@ class RouteTable:
         return next(iter(self._deletions.values()), 0)
 
     def oldest_deletions(self, count: int) -> list[DeletionKey]:
-        """Return the oldest records of deletions: they must be removed before `count` more are
-        added.
-        """
+        """Return the oldest records of deletions, to be removed before adding `count`."""
         return list(self._deletions)[: max(0, len(self._deletions) + count - DELETIONS_MAX)]
 
     def lacking(self, level: int) -> list[str]:
@@ -455,7 +449,6 @@ class RouteTable:
 
         Args:
             revision: at most `self.revision`; 0 requests a snapshot.
-            interest: topics and groups that the reader wants.
         """
         assert revision <= self.revision, "a reader from the future must wait"
         if revision == 0 or revision < self.oldest_known:
@@ -630,9 +623,7 @@ class RouteTable:
         return self._records.setdefault(topic, TopicEntry())
 
     def _assemble(self, topic: str) -> None:
-        """Build the protobuf of a topic from its keys in etcd, once per change and not once per
-        reader.
-        """
+        """Build a topic's protobuf from its keys, once per change and not once per reader."""
         record = self._record(topic)
         self._topics.pop(topic, None)
         if record.config is not None:

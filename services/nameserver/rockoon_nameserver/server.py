@@ -300,9 +300,7 @@ def registration(
     logs: Logs,
     node_identities: NodeIdentities | None,
 ) -> Callable[..., None]:
-    """Return a function that adds the gRPC services to a server; `external` is passed to
-    NameServer.
-    """
+    """Return a function that adds the services to a server; `external`: see NameServer."""
     oldest_deletions = follower.table.oldest_deletions
     topics = TopicRecords(etcd, keyspace, oldest_deletions, follower.wait_broker)
     has_queues = follower.table.has_queues
@@ -348,9 +346,7 @@ def registration(
 
 
 def identities(settings: NameserverSettings) -> tuple[Keyspace, NodeIdentities | None]:
-    """Return the names of the cluster's keys in etcd, and the certificates required from nodes.
-    Raises SettingsError.
-    """
+    """Return the names of etcd's keys, and nodes' required certificates. Raises SettingsError."""
     try:
         keyspace = Keyspace(settings.cluster)
         mutual = settings.tls == "mutual"

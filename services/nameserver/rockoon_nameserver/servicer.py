@@ -49,9 +49,6 @@ class NameServer(NameServerServicer):
     topics and groups.
 
     Args:
-        keyspace: keyspace of the cluster, whose name each update has.
-        name: name of this nameserver.
-        follower, nodes, topics, groups, group_topics, removal: implement the calls.
         fingerprints: settings that nodes must share.
         level: the cluster's feature level in etcd.
         node_identities: required certificates of nodes; None if callers have none.
@@ -301,13 +298,7 @@ Sees = Callable[[str], bool]
 
 
 def keep_visible(update: RouteUpdate, sees: Sees) -> None:
-    """Remove from an update the topics and groups that the caller must not see, and also their
-    removals.
-
-    Args:
-        update: changed.
-        sees: whether the caller may see a resource.
-    """
+    """Remove topics and groups from an update that the caller must not see, and removals."""
 
     def topic(name: str) -> bool:
         return sees(topic_resource(name))
@@ -340,12 +331,7 @@ def keep(field: Any, kept: list[Any]) -> None:
 
 
 def set_addresses(nodes: Iterable[Node], *, external: bool) -> None:
-    """Set the addresses of nodes in a reply to those in the caller's network.
-
-    Args:
-        nodes: changed.
-        external: whether the caller is in another network.
-    """
+    """Set nodes' addresses to those for callers in another network (`external`) or this one."""
     if not external:
         return
     for node in nodes:

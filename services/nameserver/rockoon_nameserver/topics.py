@@ -392,12 +392,7 @@ class NewTopic(NamedTuple):
 
 
 def planned(request: CreateTopicRequest, alive: Mapping[str, LiveBroker]) -> NewTopic:
-    """Return the topic that a request creates; errors like `TopicRecords.create`.
-
-    Args:
-        request: not checked before.
-        alive: the live brokers.
-    """
+    """Return the topic of an unchecked request; errors like `TopicRecords.create`."""
     config = checked_topic(request.config)
     placements = checked_placements(request.placements)
     refuse_dead_brokers(placements, alive)
@@ -416,9 +411,7 @@ def planned(request: CreateTopicRequest, alive: Mapping[str, LiveBroker]) -> New
 def in_transactions(
     requests: Iterable[CreateTopicRequest], alive: Mapping[str, LiveBroker]
 ) -> Iterator[list[tuple[CreateTopicRequest, NewTopic | None]]]:
-    """Group the requests that fit into one transaction, in their order; None: the request is
-    refused.
-    """
+    """Group requests by transaction, in their order; None: the request is refused."""
     part: list[tuple[CreateTopicRequest, NewTopic | None]] = []
     names: set[str] = set()
     operations = 0

@@ -73,7 +73,6 @@ class NodeFrontend(Frontend):
 
     Args:
         service: short name, for example "broker"; the package is `rockoon-SERVICE`.
-        rules: permissions that its calls need.
         lease: checked before each reply.
 
     Raises:
@@ -121,12 +120,7 @@ class NodeFrontend(Frontend):
         return self._node_settings.advertise or server.address
 
     def key_follower(self, address: str) -> KeyFollower | None:
-        """Create the follower that updates the access keys with which the service checks its
-        callers; None if access is off.
-
-        Args:
-            address: see `address`.
-        """
+        """Create the follower that updates callers' access keys; None if access is off."""
         if self.gate is None:
             return None
         external = self._node_settings.advertise_external

@@ -81,9 +81,7 @@ class Nameservers:
         return await self._call_at(lambda address: method(self.stub(address)))
 
     async def call_channel(self, method: Callable[["aio.Channel"], Awaitable[Reply]]) -> Reply:
-        """Call another gRPC service of the nameservers; like `call`, but `method` gets the
-        channel.
-        """
+        """Call another gRPC service of the nameservers: `method` gets the channel."""
         return await self._call_at(lambda address: method(self._channels.get(address)))
 
     async def _call_at(self, method: Callable[[str], Awaitable[Reply]]) -> Reply:

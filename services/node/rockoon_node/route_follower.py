@@ -114,9 +114,7 @@ class PendingUpdates:
         self._changed = asyncio.Condition()
 
     async def put(self, update: RouteUpdate) -> None:
-        """Add an update to the queue. Waits while `UPDATES_MAX` updates wait that cannot be
-        merged.
-        """
+        """Add an update to the queue; waits while `UPDATES_MAX` unmergeable updates wait."""
         async with self._changed:
             last = self._waiting[-1] if self._waiting else None
             if isinstance(last, MergedUpdates) and last.can_add(update):
@@ -262,9 +260,7 @@ class RouteFollower:
             self._has_update = self._switches = False
 
     async def _watch(self, address: str) -> None:
-        """Watch the routes at one nameserver until the watch ends. Raises Fatal if the routes
-        belong to another cluster.
-        """
+        """Watch a nameserver's routes until that ends. Raises Fatal for another cluster's."""
         # Services that do not use groups still need their revisions: callers may wait for them.
         request = WatchRoutesRequest(
             after_revision=self.revision,

@@ -42,7 +42,6 @@ class SettingsFollower:
 
     Args:
         service, node: see `LiveSetting` in settings.proto.
-        live: the settings of the process.
         address, tls_server_name: see `WatchSettingsRequest` in settings.proto.
     """
 

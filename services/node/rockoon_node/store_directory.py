@@ -201,14 +201,7 @@ class StoreCluster:
         return not self._joined and 0 not in (cluster, self.known) and cluster != self.known
 
     def move_to(self, cluster: int) -> None:
-        """Write the id of the cluster that the store belongs to from now on.
-
-        Args:
-            cluster: see `join`.
-
-        Raises:
-            OSError: the file cannot be written.
-        """
+        """Write the id of the cluster that the store belongs to from now on. Raises OSError."""
         if cluster not in (0, self.known):
             if self.known:
                 log.warning(

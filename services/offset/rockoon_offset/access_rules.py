@@ -12,9 +12,7 @@ def of_group(action: Action) -> Rule:
 
 
 def if_named(request: Any) -> Iterable[Need]:
-    """Require "see" of the group if the call names one. Without a group nothing is required: the
-    reply lists the groups that the caller may see.
-    """
+    """Require "see" of the group if the call names one; without one, the reply is filtered."""
     if request.group:
         yield "see", group_resource(request.group)
 

@@ -110,10 +110,7 @@ class Brokers:
     async def deletion_reasons(
         self, offsets: Mapping[MessageQueue, int]
     ) -> dict[MessageQueue, int]:
-        """Return the DeletionReason (wire value) of the message at each offset.
-
-        The result has no entry for a queue whose broker did not answer.
-        """
+        """Return the DeletionReason (wire value) of each message whose broker answered."""
         states = await self.states_at_offsets(offsets.items())
         return {
             queue: state.asked_deletion
@@ -122,9 +119,7 @@ class Brokers:
         }
 
     async def search(self, times_ms: Mapping[MessageQueue, int]) -> Answers[int]:
-        """Return the first offset of each queue that was stored at or after its time, else the
-        queue's end.
-        """
+        """Return each queue's first offset stored at or after its time, else the queue's end."""
         by_time: dict[int, list[MessageQueue]] = {}
         for queue, time_ms in times_ms.items():
             by_time.setdefault(time_ms, []).append(queue)

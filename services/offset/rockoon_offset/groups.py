@@ -87,9 +87,7 @@ class Absences:
         return self._check_due_ns if self._store.ledger.known else None
 
     def expire_due(self) -> None:
-        """At most once per `CHECK_NS`, record live members as present and remove members absent for
-        too long.
-        """
+        """Record live members, and remove members absent too long; at most once per `CHECK_NS`."""
         now_ns, now_ms = self._now_ns(), self._now_ms()
         if now_ns < self._check_due_ns:
             return
@@ -140,7 +138,6 @@ class Groups:
 
     Args:
         store: progress, and the members that must survive a restart.
-        table: the routes.
         ends: cache of queue ends; entries of deleted queues are dropped.
         watch: open WatchGroup streams.
         handovers: members that wait for a queue that another member holds.
@@ -326,9 +323,7 @@ class Groups:
             self._watch.queue_released(group, queue, waiting)
 
     async def run(self) -> None:
-        """Remove members whose leases have ended and write changed members to the journal, until
-        cancelled.
-        """
+        """Remove members whose leases end and write changed members, until cancelled."""
         try:
             while True:
                 self._turns.begin()

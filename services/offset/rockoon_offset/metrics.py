@@ -197,10 +197,9 @@ class OffsetMetrics:
 
 
 def of_process(root: Path, *, is_ready: bool) -> Iterator[Measurement]:
-    """Return the metrics of every process, leader or follower. Reads the disk's usage.
+    """Return the metrics of every process. Reads the disk's usage.
 
     Args:
-        root: the store's directory.
         is_ready: the process accepts calls, or its copy has caught up with the leader.
     """
     yield READY.at(is_ready)
@@ -210,11 +209,7 @@ def of_process(root: Path, *, is_ready: bool) -> Iterator[Measurement]:
 
 
 def of_lag(group: str, lags: Iterable[QueueLag]) -> Iterator[Measurement]:
-    """Return a group's lag by topic. Pure.
-
-    Args:
-        lags: lag of each of its queues; rows of absent members are ignored.
-    """
+    """Return a group's lag by topic, without rows of absent members. Pure."""
     topics: dict[str, list[QueueLag]] = {}
     for lag in lags:
         if not lag.absent:

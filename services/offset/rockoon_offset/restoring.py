@@ -54,7 +54,6 @@ class RestoredOffset(NamedTuple):
 
     Attributes:
         group, member: the reader; `member` is empty for a group's own progress.
-        queue: the queue.
         before: offset in the backup.
         offset: offset in the restored store.
         explanation: explanation of the offset, as it is stored.

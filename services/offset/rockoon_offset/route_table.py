@@ -105,9 +105,7 @@ class OffsetRoutes:
         )
 
     def create_revision(self, queue: MessageQueue) -> int:
-        """Return the create revision of a queue, its incarnation. Raises TopicNotFound,
-        QueueNotFound.
-        """
+        """Return a queue's create revision. Raises TopicNotFound, QueueNotFound."""
         topic = self.topics.get(queue.topic)
         if topic is None:
             raise TopicNotFound(topic=queue.topic)
@@ -125,9 +123,7 @@ class OffsetRoutes:
         return known is not None and known.config.consume_disabled
 
     def is_over(self, group: str, incarnation: int) -> bool:
-        """True if an incarnation of a group was deleted. False if the table is older than the
-        incarnation.
-        """
+        """True if a group's incarnation was deleted; False if the table is older than it."""
         known = self.groups.get(group)
         exists = known is not None and known.incarnation == incarnation
         return not exists and self.revision >= incarnation

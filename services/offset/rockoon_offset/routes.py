@@ -70,9 +70,7 @@ class FollowedRoutes:
         return await self._follower.wait_revision(revision, seconds)
 
     def require(self) -> None:
-        """Raise NotReady if no routes have arrived, or if the arriving routes belong to another
-        etcd.
-        """
+        """Raise NotReady before the first routes, and for routes of another etcd."""
         if not self.loaded.is_set():
             raise NotReady(service="the offset service", reason="no nameserver has answered yet")
         if self._refused:
@@ -93,9 +91,7 @@ class FollowedRoutes:
         return ""
 
     def _may_take_over(self, update: RouteUpdate) -> bool:
-        """True if an operator has accepted the new etcd, and it has all topics and groups with
-        progress.
-        """
+        """True if an operator accepted the new etcd, which has all names with progress."""
         accepted = self._accepted != 0 and update.etcd_cluster_id == self._accepted
         return accepted and update.snapshot and not self._missing_in(update)
 

@@ -49,8 +49,6 @@ async def serve(
     continues with the routes that it has while nameservers or brokers are unreachable.
 
     Args:
-        stop: its request ends the service.
-        disk: the file system of the journal.
         announce: called with kind, name and address once the service serves.
         quiet_seconds: at shutdown, calls are refused after this long without a call.
 

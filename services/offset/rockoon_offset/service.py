@@ -424,9 +424,7 @@ class OffsetService(OffsetServiceServicer):
         )
 
     def _problems(self) -> Iterator[str]:
-        """Yield the conditions of the service that make valid calls fail, as texts for an
-        operator.
-        """
+        """Yield sentences about conditions that make valid calls fail."""
         try:
             self._routes.require()
         except RockoonError as refusal:
@@ -437,9 +435,7 @@ class OffsetService(OffsetServiceServicer):
     def _bounded_progress(
         self, narrower: str, group: str, *, topic: str = "", broker: str = ""
     ) -> list[Progress]:
-        """Return the progress that the caller may see. Raises InvalidArgument if it is too much for
-        a reply.
-        """
+        """Return the visible progress. Raises InvalidArgument if it is too much for a reply."""
         found = self._store.ledger.each_progress(group, topic, broker)
         if current_caller() is not None and not group:
             found = (each for each in found if sees(group_resource(group_of(each.group))))

@@ -39,9 +39,7 @@ def progress_to_wire(progress: Progress) -> pb.Progress:
 
 
 def progress_to_json(progress: Progress) -> bytes:
-    """Convert progress to one line of the JSON Lines export; the field names are those of the
-    wire's Progress.
-    """
+    """Convert progress to a line of a JSON Lines export, with the wire's field names."""
     fields: dict[str, Any] = {
         "group": group_of(progress.group),
         "member": member_of(progress.group),

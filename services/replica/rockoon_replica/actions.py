@@ -100,9 +100,7 @@ class SayHello(NamedTuple):
 
 
 class Acknowledge(NamedTuple):
-    """Send an acknowledgement to the leader. It replaces earlier ones of the session that were not
-    sent yet.
-    """
+    """Send an acknowledgement to the leader; the session's unsent ones are dropped."""
 
     session: int
     ack: Ack
@@ -207,9 +205,7 @@ class Resign(NamedTuple):
 
 
 class ChangeInSync(NamedTuple):
-    """Propose a configuration to the nameservers. They refuse it unless the log's state has this
-    version.
-    """
+    """Propose a configuration to the nameservers, if the log's state has this version."""
 
     epoch: int
     version: StateVersion
@@ -277,9 +273,7 @@ class Remake(NamedTuple):
 
 
 class Halt(NamedTuple):
-    """This replica has violated a rule of replication: stop participating, and do not change the
-    log (`write_halt`).
-    """
+    """This replica broke a rule of replication: stop, and keep the log (`write_halt`)."""
 
     reason: str
 

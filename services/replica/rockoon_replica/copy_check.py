@@ -72,9 +72,6 @@ class CopyCheck:
     alone.
 
     Args:
-        log_name: name of the log.
-        replicated: the log.
-        peers: the other copies.
         post: passes an event to the member; its future completes with the member's actions.
         damaged: returns the positions of damaged records in the facts.
         not_repaired: called when a repair failed, before the retry: a leader hands over.
@@ -181,9 +178,7 @@ class CopyCheck:
             await self._vote(begin, end)
 
     async def _check_from(self, at: int, end: int, *, is_record: bool) -> CheckResult:
-        """Check all records of this copy up to a position and repair the damaged ones; see
-        `_repair`.
-        """
+        """Check all records up to a position, and repair the damaged ones; see `_repair`."""
         outcome = CheckResult.INTACT
         while at < min(end, self._log.end):
             data, position = await self._read(at, PIECE_BYTES)
@@ -199,9 +194,7 @@ class CopyCheck:
         return outcome
 
     async def _read(self, at: int, bytes_max: int) -> tuple[bytes, int | None]:
-        """Read records of this copy, none if deleted or cut; also return the position where damage
-        begins.
-        """
+        """Read this copy's records, none if deleted or cut, and where damage begins."""
         try:
             data = await self._log.fetch(at, bytes_max)
         except (ValueError, OSError) as failure:
@@ -224,7 +217,6 @@ class CopyCheck:
         now.
 
         Args:
-            position: position of the record.
             is_record: a record surely begins there. If not, it counts as damaged only if another
                 copy has an intact one.
         """
@@ -318,9 +310,7 @@ class CopyCheck:
     # Scrub.
 
     async def _scrub(self) -> None:
-        """Check the committed records from the log's start to its end, in an endless loop
-        (scrub).
-        """
+        """Check the committed records from start to end, endlessly (scrub)."""
         clock = asyncio.get_running_loop().time
         at = self._log.min_offset
         while True:

@@ -35,7 +35,6 @@ class CopyProcess:
 
     Attributes:
         kind, service: kind of the node, and short name of its service, for example "broker".
-        settings, frontend, server, stop, disk: the service's objects.
         replication: serves followers.
         address: as registered at nameservers.
         now_ms: wall clock.
@@ -97,9 +96,7 @@ class CopyProcess:
             await channels.close()
 
     async def _run_replica(self, copy: LogCopy[Any]) -> Remake | None:
-        """Run one replica until `stop`, or until the log must be replaced by an empty one: returns
-        the reason.
-        """
+        """Run one replica until `stop`, or until its log must be remade; return the reason."""
         stop, server = self.stop, self.server
         async with asyncio.TaskGroup() as tasks:
             over = asyncio.Event()
@@ -143,9 +140,7 @@ class CopyProcess:
 
 
 async def register_runs(copy: LogCopy[Any], registration: Registration) -> None:
-    """Renew the registration at the nameservers whenever the count of starts was increased, because
-    the copy waits for it.
-    """
+    """Renew the registration after each counted start, because the copy waits for it."""
     while True:
         await copy.record.run_raised.wait()
         copy.record.run_raised.clear()
@@ -153,9 +148,7 @@ async def register_runs(copy: LogCopy[Any], registration: Registration) -> None:
 
 
 async def publish_readiness(copy: LogCopy[Any], server: GrpcServer) -> None:
-    """Report through the gRPC health service whether this copy leads, or has all records of the
-    leader.
-    """
+    """Report by gRPC's health service whether this copy leads, or has the leader's records."""
     while True:
         await server.set_serving(copy.record.is_ready)
         await copy.readiness_news.wait()
@@ -172,8 +165,6 @@ def set_aside(store_path: Path, replica_id: str, last: Sequence[str], disk: Disk
     its later content is moved to `replica-{its id}.1`, and so on: moved files are never replaced.
 
     Args:
-        store_path: the directory.
-        replica_id: id of the replica that had it.
         last: names in it that are moved last, in this order: the log, because derived files need
             it, then the replica's facts and id. So after a crash in between it is still the same
             replica, which does not vote, with a part of its log.

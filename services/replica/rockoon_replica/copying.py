@@ -33,12 +33,7 @@ class Refused(Exception):
 
 
 class OtherBytes(Exception):
-    """The logs of leader and follower differ in a range whose epochs are the same: one copy is
-    damaged.
-
-    Attributes:
-        begin, end: the range.
-    """
+    """Logs of leader and follower differ in a range of equal epochs: one copy is damaged."""
 
     def __init__(self, begin: int, end: int) -> None:
         super().__init__(f"the leader has other bytes between {begin} and {end}")
@@ -46,19 +41,11 @@ class OtherBytes(Exception):
 
 
 class CommittedCut(Exception):
-    """The leader requests that the follower cuts records that the follower knows to be
-    committed.
-    """
+    """The leader requests a cut of records that the follower knows to be committed."""
 
 
 class Copying:
-    """State of a follower's connection to a leader.
-
-    Args:
-        replica: own id.
-        log: own log.
-        out: receives the actions.
-    """
+    """State of a follower's connection to a leader; `out` receives the actions."""
 
     def __init__(self, replica: str, log: LogView, out: list[Action]) -> None:
         self._replica = replica
@@ -85,9 +72,7 @@ class Copying:
 
     @property
     def is_current(self) -> bool:
-        """True if the follower has committed all records that the leader had at the session's
-        start.
-        """
+        """True if all records are committed that the leader had at the session's start."""
         return self._welcomed and self._log.committed_end >= self._leader_end
 
     def follow(self, leader: str, epoch: int) -> None:

@@ -75,9 +75,7 @@ class LeaderHeard(NamedTuple):
 
 
 class RepeatDue(NamedTuple):
-    """Time to repeat the calls to nameservers that had no effect yet: the call or its reply may be
-    lost.
-    """
+    """Time to repeat calls to nameservers without an effect yet: call or reply may be lost."""
 
 
 class RoundAsked(NamedTuple):
@@ -88,9 +86,7 @@ class RoundAsked(NamedTuple):
 
 
 class HandOverAsked(NamedTuple):
-    """This leader should hand over to a successor. `successor` None: to the follower with the most
-    records.
-    """
+    """This leader should hand over; `successor` None: to the follower with the most records."""
 
     successor: str | None = None
 

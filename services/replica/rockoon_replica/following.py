@@ -73,9 +73,7 @@ class Following:
     """Keeps the follower's connection to the leader of a log.
 
     Args:
-        log_name: name of the log.
         cluster: name of the cluster, sent with each call: a node of another cluster refuses it.
-        channels: for connections to nodes.
         address_of: address of a replica, "host:port"; None while it is unknown.
         post: passes an event to the member; its future completes when it was handled.
         numbers: session numbers, shared with the sessions of followers.
@@ -131,9 +129,7 @@ class Following:
         self._end_session()
 
     def pause(self) -> None:
-        """Close the connection to the leader, and reconnect after a pause: chunks cannot be written
-        now.
-        """
+        """Close the connection, and reconnect after a pause: chunks cannot be written now."""
         self._is_paused = True
         self._end_session()
 
@@ -229,9 +225,7 @@ class Following:
                 self._session = None
 
     async def _write(self, call: Any, session: LeaderSession) -> None:
-        """Send Hello to the leader, then acknowledgements: only the latest if several are
-        pending.
-        """
+        """Send Hello to the leader, then acknowledgements, of pending ones only the latest."""
         # Errors of an ended connection: the reading task reports the reason.
         with suppress(grpc.RpcError, asyncio.InvalidStateError):
             while True:

@@ -47,7 +47,6 @@ async def leave_copies(
 
     Args:
         nameservers, kind, log_name, stop: see `go_on_alone`.
-        store_path: directory of the store.
         id_file: file in it with the store's id, beside the replica's files.
 
     Returns:
@@ -86,13 +85,6 @@ async def go_on_alone(
 ) -> ReplicaFacts | None:
     """Ask nameservers until one replies whether this replica may become the only copy; the service
     must not run before.
-
-    Args:
-        nameservers: nameservers of the cluster.
-        kind: kind of the node.
-        log_name, replica_id: name of the log, and id of the replica.
-        facts: facts of the replica.
-        stop: requests the end of the process.
 
     Returns:
         The new facts, to be written before the store is opened; None: `stop` was requested.

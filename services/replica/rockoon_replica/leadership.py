@@ -67,7 +67,6 @@ class Leadership:
     """Leadership of one replica in one epoch: decides on commits, voters and hand-overs.
 
     Args:
-        replica: own id.
         epoch: its number.
         config: configuration in the state that gave this replica the epoch.
         log: own log; its last epoch is or will be this one.
@@ -122,9 +121,7 @@ class Leadership:
     # States of nameservers
 
     def state_seen(self, state: LogState) -> None:
-        """Process a later state of this epoch from the nameservers: they have applied earlier
-        requests, or never will.
-        """
+        """Process a later state of this epoch: earlier requests had an effect, or never will."""
         self._version = state.version
         self._moves = () if state.frozen else state.moves
         self._copies = 1 if state.frozen else state.copies
@@ -143,9 +140,7 @@ class Leadership:
         self.advance()
 
     def repeat(self) -> None:
-        """Repeat the requests to the nameservers that had no effect yet: the call or its reply may
-        be lost.
-        """
+        """Repeat requests without an effect so far: the call or its reply may be lost."""
         if (asked := self._asked()) is not None:
             self._out.append(asked)
             return
@@ -169,9 +164,7 @@ class Leadership:
         return replica in known - {self._replica}
 
     def hello(self, session: int, hello: Hello) -> None:
-        """Reply to a follower that connects: up to which position its log equals this one (rule
-        6).
-        """
+        """Reply to a follower with the position up to which both logs are equal (rule 6)."""
         follower = hello.replica
         for former, who in list(self._sessions.items()):
             if who == follower:
@@ -293,9 +286,7 @@ class Leadership:
             self._out.append(AllowAppends(allowed))
 
     def _change_voters(self, committed: int, start: int) -> None:
-        """Propose the voters that operators requested, once these have almost all records (rule
-        9).
-        """
+        """Propose the voters that operators want, once they have almost all records (rule 9)."""
         version, config = self._version, self._configs[0]
         if version is None or self._change or self._leaving:
             return
@@ -360,9 +351,7 @@ class Leadership:
         return frozenset(who for _, who in behind[:spare])
 
     def _is_whole(self, who: str) -> bool:
-        """True if a replica has all records of this log's generation, in its log or in its own
-        generation.
-        """
+        """True if a replica has all records of this log's generation, in its log or generation."""
         if not self._log.generation.end:
             return True
         return who in self._ends and who not in self._lacking
@@ -370,9 +359,7 @@ class Leadership:
     def _fewer(
         self, in_sync: frozenset[str], wish: CopiesWish, is_near: Callable[[str], bool]
     ) -> frozenset[str]:
-        """Return a smaller set of voters: the one that the operator named, the leader if possible,
-        then those with the most records.
-        """
+        """Return fewer voters: the named one, the leader if possible, then the most complete."""
         first = wish.stays if wish.stays in in_sync else self._replica
         if first != self._replica and not is_near(first):
             return in_sync
@@ -423,9 +410,7 @@ class Leadership:
 
     @property
     def successors(self) -> frozenset[str]:
-        """Return the connected voters that may become the next leader, once they have all
-        records.
-        """
+        """Return the connected voters that may lead next, once they have all records."""
         voters = self._configs[0].in_sync.intersection(self._ends) - {self._replica}
         return voters - self._lacking - self._failing - self._damaged
 

@@ -43,13 +43,9 @@ class RecordBytes(NamedTuple):
 
 
 class SharedReads:
-    """Cache of the newest records that were read from the log, shared by followers at the same
-    position.
+    """Cache of the newest records that were read from the log, at most `bytes_max`.
 
-    Args:
-        log: read if the records are not kept.
-        crc32: like `zlib.crc32`.
-        bytes_max: limit of the kept records, bytes.
+    Followers at the same position share it. `crc32` is like `zlib.crc32`.
     """
 
     def __init__(
@@ -122,8 +118,6 @@ class Leading:
     member.
 
     Args:
-        log_name, replica_id: name of the log, and id of this replica.
-        log: the log to send.
         post: passes an event to the member; its future completes when it was handled.
         numbers: session numbers, shared with the sessions to a leader.
         crc32: like `zlib.crc32`.

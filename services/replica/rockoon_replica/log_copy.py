@@ -50,9 +50,7 @@ class OpenLog(ReplicatedLog, Protocol):
 
 
 class LogService(Protocol):
-    """Interface of the service (broker or offset service) that uses a copy of its log. Only
-    `run_service` waits.
-    """
+    """Interface of the service that uses a copy of its log. Only `run_service` waits."""
 
     @property
     def log_failures(self) -> tuple[type[Exception], ...]:
@@ -120,17 +118,11 @@ class LogCopy(Generic[Service]):
 
     Args:
         kind: kind of the service.
-        settings: settings of the service.
-        replica_id: id of the replica, which is the id of its store.
-        nameservers, channels: for calls to nameservers and to other replicas.
         service: uses the log.
-        replication: serves followers.
-        file: keeps the replica's facts.
         stop: requests the end of the process.
 
     Attributes:
         service: uses the log.
-        log: the open log; None between two runs.
         replica: replica of the present run; None between two.
         record: state that outlasts runs.
         readiness_news: set when `record.is_ready` has changed.
@@ -295,9 +287,7 @@ class LogCopy(Generic[Service]):
                 opened.close()
 
     async def _open(self) -> OpenLog:
-        """Open the log. If a damaged record prevents it, rewrite that record from another copy
-        first.
-        """
+        """Open the log; a damaged record that prevents it is rewritten from another copy first."""
         while True:
             try:
                 return self.service.open_log(self._lost)
@@ -313,9 +303,7 @@ class LogCopy(Generic[Service]):
                     raise
 
     async def _rewrite_closed(self, position: int) -> bool:
-        """Rewrite a damaged record of the closed log from another copy; returns whether that was
-        done.
-        """
+        """Rewrite a record of the closed log from another copy; return whether that was done."""
         link = NameserverLink(
             self._nameservers,
             self._channels,
@@ -351,9 +339,7 @@ class LogCopy(Generic[Service]):
         return bool(source)
 
     async def _rewrite_from(self, peers: Peers, position: int) -> str:
-        """Rewrite a record from the first copy that has the record intact; returns the copy's id,
-        or "".
-        """
+        """Rewrite a record from the first copy that has it intact; return its id, or ""."""
         for who in peers.others():
             with suppress(RockoonError, ValueError):
                 self.service.rewrite(position, await peers.read_committed(who, position))

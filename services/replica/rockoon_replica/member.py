@@ -81,7 +81,6 @@ class Member:
     """Decides for one replica of one log: receives events, returns actions.
 
     Args:
-        replica: its id, the id of its store.
         facts: as read at the start.
         log: read here, never written.
         lag_max: bytes that a learner may lag behind the committed end when it becomes a voter.

@@ -41,14 +41,10 @@ SILENT_SECONDS_MAX = 12.0
 
 
 class NameserverLink:
-    """Watches a log's state at any nameserver, and makes the calls of its replica. Implements
-    `Register`.
+    """Watches a log's state at any nameserver, and makes its replica's calls; a `Register`.
 
     Args:
-        nameservers: nameservers of the cluster.
         channels: those to other replicas; they learn where the log's replicas listen.
-        kind: kind of the node.
-        log_name, replica_id: name of the log, and id of this replica.
         on_state: called with each state, in order of arrival.
 
     Attributes:

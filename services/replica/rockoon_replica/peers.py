@@ -37,9 +37,7 @@ class Peers:
     """Calls from one copy of a log to its other copies.
 
     Args:
-        log_name: name of the log.
         cluster: sent along, so that a node of another cluster refuses.
-        channels: for connections to nodes.
         address_of: address of a replica by its id; None while it is unknown.
         others: ids of the other replicas, the preferred ones first.
         crc32: like `zlib.crc32`.

@@ -122,16 +122,13 @@ class Replica:
     """Runs one replica of one log: carries out the decisions of its `Member`.
 
     Args:
-        log_name: name of the log, "broker-a".
         cluster: the cluster's name.
         replica_id: id of the replica, which is the id of its store.
         replicated: the log.
         file: keeps the facts.
         facts: read from it, or the first ones.
         register: the nameservers.
-        channels: for connections to nodes.
         address_of: address of a replica by its id; None while it is unknown.
-        owner: is notified of changes.
         record: state of the process over all runs; default: a new one.
         crc32: like `zlib.crc32`, for bytes that copies exchange.
         silent_seconds: see SILENT_SECONDS.
@@ -224,9 +221,7 @@ class Replica:
 
     @property
     def is_ready(self) -> bool:
-        """True if this replica leads, or has all records of a leader that commits; see
-        `Member.is_ready`.
-        """
+        """True if this replica leads, or has a committing leader's records; see `Member`."""
         return not self._is_over and self.member.is_ready
 
     @property
@@ -236,9 +231,7 @@ class Replica:
 
     @property
     def appends_allowed(self) -> bool:
-        """True if records appended now can be committed: this replica leads, and enough voters are
-        connected.
-        """
+        """True if records appended now can be committed: this replica leads enough voters."""
         return self.may_append.is_set()
 
     def state_received(self, state: LogState) -> None:
@@ -254,9 +247,7 @@ class Replica:
         return self._channels.get(address) if address is not None else None
 
     def written(self) -> None:
-        """Send records that this leader has appended to followers, and sync them at the same
-        time.
-        """
+        """Send appended records of this leader to followers, and sync them at the same time."""
         self._leading.wake()
         self._sync_wanted.set()
 
@@ -318,9 +309,7 @@ class Replica:
             yield message
 
     async def read_copy(self, offset: int, bytes_max: int) -> pb.ReadCopyReply:
-        """Return records of this copy whose checksums are correct, for another copy; see
-        `CopyCheck.read`.
-        """
+        """Return this copy's intact records, for another copy; see `CopyCheck.read`."""
         data = await self.check.read(offset, bytes_max)
         return pb.ReadCopyReply(
             data=data,
@@ -704,9 +693,7 @@ class CommitWaits:
         return agreed
 
     def round_started(self, number: int) -> None:
-        """Assign the round that starts to all callers that wait for a confirmation that this
-        replica leads.
-        """
+        """Assign the round that starts to all callers that wait for one."""
         self._number = number
         self._asked, self._next = self._asked + self._next, []
 

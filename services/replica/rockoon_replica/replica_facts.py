@@ -60,8 +60,6 @@ class ReplicaFacts(NamedTuple):
 def facts_alone(
     replica: str, epoch: int, version: StateVersion, run: ProcessRun = NO_RUN
 ) -> ReplicaFacts:
-    """Return the facts of a replica that is the only copy, from an epoch that no other replica
-    has.
-    """
+    """Return the facts of the only copy, from an epoch that no other replica has."""
     config = Config(frozenset({replica}), 1)
     return ReplicaFacts(epoch, epoch, alone=True, version=version, config=config, run=run)

@@ -117,9 +117,7 @@ def encode_end(end: int) -> bytes:
 
 
 def decode_end(content: bytes) -> int:
-    """Return the position in the content of an acknowledged-end file; 0 if the content is
-    damaged.
-    """
+    """Return the position in an acknowledged-end file's content; 0 if that is damaged."""
     position = content[: _POSITION.size]
     if content[_POSITION.size :] != _CRC.pack(zlib.crc32(position)):
         return 0
@@ -187,7 +185,6 @@ class ReplicaFile:
         boot: id of the machine's boot; default: read from the system.
 
     Attributes:
-        directory: as given.
         acknowledged: the acknowledged end of the log.
     """
 
@@ -367,9 +364,7 @@ def encode(kept: Kept) -> bytes:
 
 
 def decode(content: bytes) -> Kept:
-    """Decode the content of the facts file. Raises ValueError, KeyError or TypeError if it is
-    damaged.
-    """
+    """Decode the facts file. Raises ValueError, KeyError or TypeError if it is damaged."""
     line, end, checksum = content.partition(b"\n")
     if checksum != b"%08x\n" % zlib.crc32(line + end):
         raise ValueError("the checksum does not match")

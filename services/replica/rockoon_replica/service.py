@@ -77,9 +77,7 @@ class ReplicationService(ReplicationServicer):
         return pb.CheckCopyReply()
 
     def _check_identity(self, log_name: str, context: object) -> None:
-        """Refuse callers that are not replicas of this log: they must not acknowledge or read
-        it.
-        """
+        """Refuse callers that are no replicas of this log: they must not read or acknowledge."""
         if self._node_identities is not None:
             identity = peer_identity(context)
             names = identity.names if identity is not None else ()

@@ -85,9 +85,7 @@ LOG_CHECKS: tuple[SettingsCheck, ...] = (
 
 
 def replica_identities(settings: CopySettings) -> NodeIdentities | None:
-    """Return the certificates required from other replicas; None if replicas have no certificates.
-    Raises SettingsError.
-    """
+    """Return the certificates required from replicas, if they have any. Raises SettingsError."""
     if settings.copies == 1 or settings.tls != "mutual":
         return None
     try:

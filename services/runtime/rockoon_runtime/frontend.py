@@ -201,9 +201,6 @@ class Frontend:
     opens files or ports.
 
     Args:
-        service: short name, for example "broker".
-        settings: settings of the service.
-        rules: the rule of each of its methods.
         may_answer: see `GrpcServer`.
 
     Raises:
@@ -256,8 +253,6 @@ class Frontend:
         """Return the telemetry of the service: its metrics, those of every service, and its traces.
 
         Args:
-            table: all metrics of the service itself.
-            measure: returns their values.
             node_id: name of the process, if several processes have the service's name.
         """
         tls, gate, addresses, settings = self.tls, self.gate, self._addresses, self._settings

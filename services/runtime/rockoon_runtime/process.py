@@ -63,12 +63,7 @@ class ExitStatus(enum.IntEnum):
 
 
 class Fatal(Exception):
-    """A condition in which the process must stop.
-
-    Args:
-        status: exit status of the process.
-        reason: one sentence for the operator.
-    """
+    """A condition in which the process must stop, with its exit status and one sentence."""
 
     def __init__(self, status: ExitStatus, reason: str) -> None:
         super().__init__(reason)
@@ -76,11 +71,7 @@ class Fatal(Exception):
 
 
 class Stop:
-    """Stop request: set once, by a signal handler or by the service itself.
-
-    Args:
-        on_request: called once, with the reason.
-    """
+    """Stop request, set once by a signal or the service; `on_request` gets the reason."""
 
     def __init__(self, on_request: Callable[[str], None] = lambda _: None) -> None:
         self._event = asyncio.Event()
@@ -228,8 +219,6 @@ def run_loop(
     """Run the event loop until `serve` ends; returns the exit status.
 
     Args:
-        service: short name, for error messages.
-        serve: as in `Program`, without the settings.
         stop_with_parent: stop when standard input is closed.
     """
     if implementation.name() != implementation.COMPILED:

@@ -275,10 +275,6 @@ def command_line(
 ) -> argparse.Namespace:
     """Parse a service's command line: `--config`, `--print-settings`, `--check-settings` and a flag
     per field.
-
-    Args:
-        settings_class, service, description: see `Program`.
-        arguments: None means those of the process.
     """
     parser = argparse.ArgumentParser(
         # `--cluster-secret` would be accepted as `--cluster-secret-file`.

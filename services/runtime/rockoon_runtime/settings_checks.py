@@ -64,11 +64,7 @@ def advertised(listen: str, advertise: str) -> SettingsCheck:
 
 
 def directory(name: str) -> SettingsCheck:
-    """Return a check that a directory exists or can be created, and that this user may write there.
-
-    Args:
-        name: name of the setting.
-    """
+    """Return a check that a directory exists or can be created, and is writable."""
 
     def check(settings: Any) -> Iterator[str]:
         path: Path = getattr(settings, name).absolute()
@@ -101,12 +97,7 @@ def tls_files(settings: TlsSettings) -> Iterator[str]:
 
 
 def caller_files(tls_of: Callable[[Any], Tls | None], prefix: str) -> SettingsCheck:
-    """Return a check of the files of connections that the service opens.
-
-    Args:
-        tls_of: returns their TLS; raises SettingsError.
-        prefix: prefix of the names of their settings.
-    """
+    """Return a check of the TLS files of connections that the service opens."""
 
     def check(settings: Any) -> Iterator[str]:
         try:
@@ -125,12 +116,7 @@ def caller_files(tls_of: Callable[[Any], Tls | None], prefix: str) -> SettingsCh
 
 
 def pem_fault(names: str, trial: Callable[[], object]) -> Iterator[str]:
-    """Yield the fault of files, after the names of their settings.
-
-    Args:
-        names: names of the settings.
-        trial: reads the files; raises PemError.
-    """
+    """Yield the fault of files, after their settings' names; `trial` raises PemError."""
     try:
         trial()
     except PemError as failure:

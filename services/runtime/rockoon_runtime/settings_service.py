@@ -27,13 +27,7 @@ APPLIED_SECONDS_MAX = 2.0
 
 
 class SettingsService(SettingsServicer):
-    """Shows the settings of a process, and checks and stores changes of its live settings.
-
-    Args:
-        service, node: see `LiveSetting` in settings.proto.
-        live: the settings of the process.
-        store: stores or removes a live setting in etcd; returns etcd's revision.
-    """
+    """Shows the settings of a process, and checks and stores changes of its live settings."""
 
     def __init__(
         self,

@@ -65,11 +65,7 @@ class TlsSettings:
 
 
 def client_tls(settings: TlsSettings) -> Tls | None:
-    """TLS of this service's calls to other services; None if they are plain.
-
-    Raises:
-        SettingsError: a file is missing.
-    """
+    """TLS of calls to other services; None if plain. Raises SettingsError for a missing file."""
     if settings.tls == "off":
         return None
     ca = required(settings, "tls_ca")
@@ -84,11 +80,7 @@ def client_tls(settings: TlsSettings) -> Tls | None:
 
 
 def server_tls(settings: TlsSettings) -> "ServerTls | None":
-    """TLS of this service's server; None if it is plain.
-
-    Raises:
-        SettingsError: a file is missing or not valid.
-    """
+    """TLS of this service's server; None if plain. Raises SettingsError for an invalid file."""
     if settings.tls == "off":
         given = [
             field.name
@@ -186,12 +178,7 @@ class ServerTls:
 
 @dataclass(frozen=True, slots=True)
 class PeerIdentity:
-    """Names in a caller's certificate.
-
-    Attributes:
-        common_name: common name of the subject; may be empty.
-        dns_names: alternative names that are DNS names.
-    """
+    """Names in a caller's certificate: the subject's, which may be empty, and DNS names."""
 
     common_name: str
     dns_names: tuple[str, ...]
@@ -203,14 +190,7 @@ class PeerIdentity:
 
 
 def peer_identity(context: Any) -> PeerIdentity | None:
-    """Return the identity in the certificate with which this connection was opened.
-
-    Args:
-        context: context of the call.
-
-    Returns:
-        None if no certificate was verified: the connection is plain, or TLS is not mutual.
-    """
+    """Return the identity in a caller's certificate; None if no certificate was verified."""
     found: Mapping[str, list[bytes]] = context.auth_context()
     if not found.get("x509_pem_cert"):
         return None
@@ -242,15 +222,7 @@ class NodeIdentities:
         self._pattern = pattern
 
     def check(self, node_name: str, certificate_names: Sequence[str]) -> None:
-        """Check that a node may use a name.
-
-        Args:
-            node_name: the requested name.
-            certificate_names: the names in its certificate.
-
-        Raises:
-            WrongIdentity: no name of the certificate permits it.
-        """
+        """Raise WrongIdentity if no name of a certificate permits a node's name."""
         wanted = self._pattern.replace(NAME_PLACE, node_name)
         # Only the stars of the pattern are wildcards: any client can send a node name.
         parts = (

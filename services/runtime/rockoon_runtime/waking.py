@@ -24,11 +24,7 @@ class Bell:
                 each.set_result(None)
 
     async def wait(self, seconds: float | None = None) -> None:
-        """Wait until the bell rings.
-
-        Args:
-            seconds: maximum time; None means no limit.
-        """
+        """Wait until the bell rings, at most `seconds`."""
         rung = asyncio.get_running_loop().create_future()
         self._waiting.append(rung)
         try:
@@ -66,11 +62,7 @@ class WorkRounds:
         self._began_seconds = asyncio.get_running_loop().time()
 
     async def wait_next(self, seconds: float | None) -> None:
-        """Wait until a round is requested or due.
-
-        Args:
-            seconds: until a round is due; None if none is.
-        """
+        """Wait until a round is requested, or due after `seconds`."""
         try:
             async with asyncio.timeout(seconds):
                 await self._news.wait()

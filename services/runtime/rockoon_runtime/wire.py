@@ -54,7 +54,6 @@ class Drain:
     """The time limit of an orderly shutdown; starts when the object is created.
 
     Args:
-        settings: the limit.
         clock: monotonic seconds.
     """
 
@@ -69,12 +68,7 @@ class Drain:
         return max(self._began + self._settings.drain_seconds_max - self._clock(), 0.0)
 
     async def wait_quiet(self, last_call: Callable[[], float], quiet_seconds: float) -> None:
-        """Wait until clients have stopped calling, at most half of the drain time.
-
-        Args:
-            last_call: returns the time of the last call, on the same clock.
-            quiet_seconds: required time without a call.
-        """
+        """Wait until no call came for `quiet_seconds`, at most half of the drain time."""
         # The other half is reserved for running calls.
         latest = self._began + self._settings.drain_seconds_max / 2
         while True:

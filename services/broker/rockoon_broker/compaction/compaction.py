@@ -54,9 +54,6 @@ class Publishing:
 
     Args:
         store: verifies and activates generations.
-        uploads: the uploaded files.
-        disk: the file layer.
-        threads: for writes and syncs.
         offered: called when the store has been offered a generation.
     """
 
@@ -85,10 +82,6 @@ class Publishing:
         """Publish a generation; returns when it is active.
 
         Cancelling the call does not cancel the publication.
-
-        Args:
-            upload_id: upload with its files.
-            text: its manifest.json.
 
         Raises:
             GenerationRefused: it was refused, with the reason.
@@ -318,7 +311,6 @@ class BrokerCompaction:
 
     Args:
         store: compaction of the store.
-        disk: the file layer.
         clock: measures how long an upload is idle.
         used_percent_max: maximum fill of the disk by uploads.
         offered: called when the store has been offered a generation.
@@ -364,8 +356,6 @@ class BrokerCompaction:
         Args:
             generation: number of the active generation or the one before.
             name: name of the file, without a path.
-            position: first byte.
-            bytes_max: length of the range.
 
         Raises:
             FileNotFoundError: the file does not exist.
@@ -381,9 +371,6 @@ class BrokerCompaction:
         active.
 
         Args:
-            upload_id: upload with its files.
-            text: its manifest.json.
-            manifest: the decoded manifest.
             leader_marks: topic to the physical offset below which the leader shows nothing.
 
         Returns:

@@ -147,9 +147,7 @@ class Uploads:
 
     Args:
         directory: `<store>/compacted`; it need not exist.
-        disk: the file layer.
         clock: measures how long an upload is idle.
-        threads: for writes.
         used_percent_max: maximum fill of the disk; may be replaced.
     """
 

@@ -58,12 +58,7 @@ def read_timer_checkpoint(config: Path) -> TimerCheckpoint:
 
 
 class DelayOffsetFile:
-    """The delay offset file and its last version.
-
-    Args:
-        config: the store's config directory.
-        now_ms: returns epoch milliseconds, called when the file is written.
-    """
+    """The delay offset file and its last version."""
 
     def __init__(self, config: Path, now_ms: Callable[[], int]) -> None:
         self._path = config / FILE

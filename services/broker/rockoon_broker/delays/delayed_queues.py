@@ -96,11 +96,7 @@ class DelayedQueues:
     """The queues of delayed messages. Used by the store's owner.
 
     Args:
-        store: open.
-        appends: appends to it.
         pending_index: completed messages, not loaded yet; the queues are added to it here.
-        now: both clocks.
-        rules: the levels and the maximum delay.
 
     Attributes:
         records: the waiting messages.

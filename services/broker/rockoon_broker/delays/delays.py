@@ -73,8 +73,6 @@ class Delays:
     Construct it before the pending index is loaded; call `resume` once after that.
 
     Args:
-        store: open.
-        appends: appends to it.
         pending_index: completed messages; the queues of delayed messages are added here.
         clock: monotonic; it limits the effect of a wrong wall clock on due times.
         rules: levels and maximum delay.

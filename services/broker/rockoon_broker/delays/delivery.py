@@ -138,9 +138,6 @@ class DelayedDelivery:
     """Delivers due messages and keeps pending ones. Used only by the event loop's thread.
 
     Args:
-        store: open.
-        queues: queues of waiting messages.
-        now: both clocks.
         reserved_ms: age at which retention deletes a CommitLog file.
         knows: returns whether this broker has a queue; raises a RockoonError if that is unknown
         yet.
@@ -358,7 +355,6 @@ def expiring(
 
     Args:
         files: CommitLog files, oldest first.
-        queues: queues of waiting messages.
         reserved_ms: age at which a file is deleted.
         now_ms, monotonic_ms: wall clock and monotonic clock.
         count_max: maximum number of results.

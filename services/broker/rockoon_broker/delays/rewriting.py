@@ -86,7 +86,6 @@ def waiting_record(
     Args:
         record: has the topic and queue of its message, with the delay in its properties.
         now_ms: epoch milliseconds.
-        rules: limits of delays.
         index: index of the message in its batch, for errors.
 
     Raises:
@@ -190,7 +189,6 @@ def closing(
         why: CANCELLED or UNDELIVERABLE.
         unique_id: UNIQ_KEY of the message, if it has one.
         now_ms: epoch milliseconds.
-        host: address of this broker.
     """
     properties = {PROPERTY_TAGS: why}
     if unique_id:

@@ -78,7 +78,6 @@ class Timetable:
         Args:
             now_ms: epoch milliseconds.
             monotonic_ms: monotonic clock, milliseconds.
-            count_max: maximum number of entries.
 
         Returns:
             The entries, with queue offsets set to 0.

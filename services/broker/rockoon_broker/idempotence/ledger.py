@@ -73,7 +73,6 @@ class SequenceLedger:
     """The sequences of all producers.
 
     Args:
-        limits: limits of the memory.
         sequences: from a snapshot, least recently used first.
         discarded_until_ms: from the snapshot.
     """
@@ -113,8 +112,6 @@ class SequenceLedger:
         """Return which messages of a batch are already stored.
 
         Args:
-            batch: sequence numbers of the batch.
-            messages: number of its messages.
             now_ms: epoch milliseconds.
 
         Returns:
@@ -167,8 +164,6 @@ class SequenceLedger:
         the messages in between are no longer in the log.
 
         Args:
-            key: sequence of the run.
-            run: the messages.
             joins: they are adjacent to the sequence's last run and of the same batch.
         """
         runs = self._sequences.get(key, ())

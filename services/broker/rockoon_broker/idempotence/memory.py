@@ -250,10 +250,7 @@ class SequenceMemory:
 
         Args:
             store: open; all records from before its opening are visible.
-            config: the store's config directory.
-            disk: file layer.
             clock: for intervals of writes.
-            limits: limits of the memory.
 
         Raises:
             OSError, StorageError: the log cannot be read.
@@ -368,11 +365,7 @@ class SequenceMemory:
         )
 
     def write(self, snapshot: SequenceSnapshot) -> None:
-        """Replace the file durably.
-
-        Raises:
-            OSError: the old file is unchanged and still valid.
-        """
+        """Replace the file durably. Raises OSError: the old file is unchanged and still valid."""
         for changed in self._disk.make_directory(self._path.parent):
             self._disk.sync_directory(changed)
         self._disk.replace_file(self._path, snapshot.encode())

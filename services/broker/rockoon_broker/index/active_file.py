@@ -38,7 +38,6 @@ class ActiveFile:
     """An open index file. Used by one thread at a time.
 
     Attributes:
-        path: path of the file.
         header: state of the file, synced or not.
         sync_failed: a sync failed, so the content on disk is unknown: delete the file.
     """

@@ -68,9 +68,7 @@ class IndexDirectory:
     """The files of one broker's index.
 
     Args:
-        root: the store's directory.
         shape: numbers of slots and units of every file.
-        disk: the file layer.
 
     Attributes:
         unserved: names of files with other sizes that the last `files` call found.
@@ -84,11 +82,7 @@ class IndexDirectory:
         self._complained: set[str] = set()
 
     def files(self) -> list[StoredFile]:
-        """Return every file of the configured size, ordered by name.
-
-        Raises:
-            OSError: the disk.
-        """
+        """Return every file of the configured size, ordered by name. Raises OSError."""
         if not self.path.is_dir():
             return []
         found = []
@@ -235,11 +229,7 @@ class IndexDirectory:
 
 
 def read_whole(disk: Disk, fd: int, count: int, position: int) -> bytes:
-    """Read exactly `count` bytes.
-
-    Raises:
-        OSError: the disk, or the file is truncated.
-    """
+    """Read exactly `count` bytes. Raises OSError: the disk, or the file is truncated."""
     data = disk.pread(fd, count, position)
     if len(data) != count:
         raise OSError(errno.EIO, f"an index file ends before byte {position + count}")

@@ -109,8 +109,6 @@ class IndexFollower:
     loop's thread.
 
     Args:
-        store: the open store.
-        directory: the index's files.
         clock: used for names of files, and to measure durations.
         store_changed: event, set when the log has grown or lost its oldest files.
         processor_seconds: returns the CPU time of the process.
@@ -451,7 +449,6 @@ def next_pieces(store: Store, position: int, bytes_max: int) -> list[LogChunk | 
     that are read.
 
     Args:
-        store: open.
         position: below `visible_end`.
         bytes_max: maximum range to read. Cached keys may cover FOUND_KEYS_TIMES as much; their last
             batch may be longer.

@@ -72,7 +72,6 @@ def gaps_between(
     Args:
         files: all served files, each with keys.
         log_min_offset: beginning of the log, physical offset.
-        directory: directory of the files.
 
     Raises:
         OSError: the disk.

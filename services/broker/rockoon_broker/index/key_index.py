@@ -161,7 +161,6 @@ class KeyIndex:
     nothing more is written to it.
 
     Args:
-        directory: the index files.
         resumption: result of `Reopening`.
         log_min_offset: physical offset of the log's beginning.
         on_full: called on the caller's thread with the header of a synced file that is full, or
@@ -303,11 +302,7 @@ class KeyIndex:
         self._on_full(full.header)
 
     def checkpoint(self) -> None:
-        """Make added keys durable.
-
-        Raises:
-            OSError: the disk, now or in `add`.
-        """
+        """Make added keys durable. Raises OSError: the disk, now or in `add`."""
         with self._lock:
             self._raise_failure()
             if self._active is not None:
@@ -330,11 +325,7 @@ class KeyIndex:
         self.begins_ms = min(begins, default=None)
 
     def search(self, wanted: KeySearch) -> KeyCandidates:
-        """Search for a key.
-
-        Raises:
-            OSError: the disk.
-        """
+        """Search for a key. Raises OSError."""
         candidates = KeyCandidates()
         with self._lock:
             files = self._directory.files()

@@ -63,8 +63,6 @@ async def answer(
     """Find messages by key; before, wait a short time until the index reaches the log's end.
 
     Args:
-        query: the validated query.
-        store: the open store.
         follower: the index; None: only compacted messages are found.
         clock: limits how long the query blocks the event loop.
 

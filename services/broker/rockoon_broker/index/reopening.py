@@ -45,7 +45,6 @@ class Reopening:
     """Verifies and opens an index directory in steps; sets `result` at the end.
 
     Args:
-        directory: the index.
         log_end: end of the log when the store was opened. A file beyond it has messages that
             a crash has lost.
         was_clean: whether the last stop was clean.

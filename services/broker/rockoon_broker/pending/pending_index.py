@@ -135,11 +135,6 @@ class PendingIndex:
     Order of calls: add the queues and notes, `begin`, apply the log, `lead`. From then on add new
     entries, append records that name them, complete them, and write snapshots.
 
-    Args:
-        store: open.
-        config: the store's config directory.
-        disk: file layer.
-
     Attributes:
         rebuilt_because: why the snapshot was not used; empty if it was.
         bytes_applied: bytes of the log applied since `begin`.
@@ -337,11 +332,7 @@ class PendingIndex:
         return [(queue.next_offset, len(queue)) for queue in self._queues.values()]
 
     def capture_if_due(self, now_seconds: float) -> None:
-        """Capture the state if a snapshot is due.
-
-        Args:
-            now_seconds: monotonic time.
-        """
+        """Capture the state if a snapshot is due by the monotonic clock."""
         grown = self._known_end - self._covered_end
         if grown <= 0 or self._waiting is not None:
             return

@@ -43,11 +43,6 @@ class PendingMessages:
     """All pending messages of one store. Call `begin`, apply the log, `lead`, then `run`.
 
     Args:
-        store: open.
-        appends: appends to it.
-        settings: settings of the broker.
-        config: the store's config directory.
-        clock, disk: clock and disk of the broker.
         check_queue: raises if a client's message may not be sent to a queue now.
         knows: returns whether the broker has a queue, regardless of permissions.
 

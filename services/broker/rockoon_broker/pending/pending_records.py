@@ -98,8 +98,6 @@ class PendingRecords:
     """Pending records of some queues of an open store. Used by the store's owner.
 
     Args:
-        store: open.
-        appends: appends to it.
         pending_index: completed messages, not loaded yet; the queues are added to it here.
         keys: the queues. No other code completes their entries.
     """
@@ -131,11 +129,7 @@ class PendingRecords:
         self._entry_adders[key] = add_entries
 
     def add_entries(self) -> None:
-        """Add new entries to the queues.
-
-        Raises:
-            OSError: the disk.
-        """
+        """Add new entries to the queues. Raises OSError."""
         for key in self.keys:
             while (found := self._pending_index.new_entries(key)) is not None:
                 # Looked up here, because loading the index replaces the queues.

@@ -136,8 +136,6 @@ def returned(
 
     Args:
         original: as it was read, with offsets and store host.
-        group: group of the failed consumer.
-        rules: rules of the group.
         failure: the consumer's report.
         turn: any number; selects the retry queue by round robin.
 

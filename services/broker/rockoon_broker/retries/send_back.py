@@ -57,9 +57,6 @@ class _Item:
 class SendBacks:
     """Handles failed messages.
 
-    Args:
-        broker: open.
-
     Attributes:
         messages_returned, messages_dead: messages stored in retry topics and dead-letter topics
             since the start.

@@ -61,12 +61,7 @@ class LargeRequest:
 
 
 class PlainRequest:
-    """An AppendRequest without optional fields, with the attributes of the message.
-
-    Args:
-        batch: the batch of the request.
-        more: as the field of this name.
-    """
+    """An AppendRequest without optional fields, with the attributes of the message."""
 
     __slots__ = ("batch", "more", "request_id", "route_revision")
 

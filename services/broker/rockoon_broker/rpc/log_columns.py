@@ -111,7 +111,6 @@ def _batch(count: int, columns: Sequence[Sequence[Any]]) -> list[bytes]:
     """Return a LogColumns as pieces of a serialised ReadLogReply; protobuf would copy them twice.
 
     Args:
-        count: number of records.
         columns: buffers of each column, as fields of LogColumnValues.
     """
     pieces = [broker_pb2.LogColumns(records=count).SerializeToString()]

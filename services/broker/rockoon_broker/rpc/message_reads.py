@@ -42,11 +42,7 @@ KEY_CHARACTERS_MAX = 32_767
 
 
 def to_query(request: broker_pb2.QueryMessagesRequest) -> KeyQuery:
-    """Decode and validate a request.
-
-    Raises:
-        InvalidArgument: a field is out of bounds.
-    """
+    """Decode and validate a request. Raises InvalidArgument: a field is out of bounds."""
     key = request.key
     if not key:
         raise InvalidArgument(reason="the key is empty")

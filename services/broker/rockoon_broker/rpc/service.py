@@ -175,7 +175,6 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         """Start to answer calls.
 
         Args:
-            broker: open.
             confirmed: waits until a quorum has confirmed that this replica leads, or raises; None
                 if the log has one copy. Answers with the end of a queue wait for it: a deposed
                 leader that has not noticed it knows an older end, and a consumer beyond that end

@@ -81,10 +81,7 @@ class StoreBusy(StorageError):
 
 
 class AppendFailed(StorageError):
-    """The disk refused a write (no space, I/O error): no offset was used, the end did not move.
-
-    `errno` is the operating system's error number.
-    """
+    """The disk refused a write (no space, I/O error): no offset was used, the end did not move."""
 
     def __init__(self, message: str, errno: int | None) -> None:
         self.errno = errno

@@ -87,10 +87,8 @@ class RawLog:
     """Reads and writes whole records of an open log; owned by the store's thread.
 
     Args:
-        log, queues: open.
         dropped: marks of deleted topics, whose records are not numbered.
         runs, points: updated with store times.
-        undispatched: receives the written records.
         epochs: receives their marks.
         delay_levels_ms: see `scan`.
 

@@ -232,7 +232,6 @@ class Store(VisibleStore):
         """Lock the directory, recover it, and start the Syncer.
 
         Args:
-            settings: layout and limits.
             disk: the file layer; the real one by default.
             clock: for `open` and `close`; all other calls get the time as an argument.
             on_synced: called on the Syncer's thread with the physical offset up to which the log is
@@ -624,16 +623,7 @@ def open_log(
     on_synced: Callable[[int], None],
     on_failed: Callable[[OSError], None],
 ) -> tuple[MarkerFiles, Syncer, CommitLog]:
-    """Return the marker files, the Syncer (not started), and the open log.
-
-    Args:
-        settings, disk: settings and disk of the store.
-        recovery: result of the recovery.
-        on_synced, on_failed: see `Store.open`.
-
-    Raises:
-        OSError: the disk.
-    """
+    """Return the marker files, the Syncer (not started), and the open log. Raises OSError."""
     root, directory = settings.root, settings.root / LOG_DIRECTORY
     file_bytes = settings.commit_log_file_bytes
     disk.make_directory(directory)

@@ -151,9 +151,6 @@ class ServedTopics:
     Args:
         broker: name of the broker in the routes.
         topic_file: topics served in the previous run.
-        nameservers: source of the routes.
-        cluster: cluster of the store.
-        clock: measures the age of the written table.
         gone: called with each deleted topic as soon as it is no longer served.
         drop: drops the messages of deleted topics; raises StoreSyncFailed, StoreClosed, or OSError,
             after which it is called again.

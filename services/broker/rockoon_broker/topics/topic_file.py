@@ -45,12 +45,7 @@ QUEUES_MAX = 2**31 - 1
 
 
 class TopicFile:
-    """The topic file, and its last content.
-
-    Args:
-        config: the store's config directory.
-        disk: file layer.
-    """
+    """The topic file, and its last content."""
 
     def __init__(self, config: Path, disk: Disk) -> None:
         self._path = config / FILE
@@ -97,11 +92,7 @@ class TopicFile:
         }
 
     def write(self, table: TopicTable, now_ms: int) -> None:
-        """Replace the file durably.
-
-        Raises:
-            OSError: the old file is unchanged.
-        """
+        """Replace the file durably. Raises OSError: the old file is unchanged."""
         version = DataVersion(self._content.data_version.counter + 1, 0, now_ms)
         topics = {name: entry for name, entry in self._content.topics.items() if not_served(entry)}
         served = table.served

@@ -27,12 +27,7 @@ CHECKERS_MAX = 10_000
 
 
 class Checker:
-    """Check stream of one producer, with the queue of its questions.
-
-    Attributes:
-        group: producer group of the producer.
-        client_id: client id that the producer sent.
-    """
+    """Check stream of one producer, with the queue of its questions."""
 
     def __init__(self, group: str, client_id: str) -> None:
         self.group = group
@@ -159,8 +154,6 @@ class Asking:
     """Assigns due half messages to producers, and serves the producers' check streams.
 
     Args:
-        book: the waiting half messages.
-        halves: reads half messages from the store.
         clock: its monotonic time is used.
 
     Attributes:

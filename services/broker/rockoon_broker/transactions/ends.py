@@ -160,11 +160,7 @@ class Outcomes:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> "Outcomes":
-        """Decode the result of `to_bytes`.
-
-        Raises:
-            ValueError: the bytes are malformed.
-        """
+        """Decode the result of `to_bytes`. Raises ValueError: the bytes are malformed."""
         outcomes = cls()
         for half, ending, queue_offset, position, stored_ms in np.frombuffer(raw, _ROW).tolist():
             outcomes.add(
@@ -253,10 +249,6 @@ class Ends:
     """Ends the half messages of one broker. Used only by the event loop's thread.
 
     Args:
-        store: the open store.
-        appends: appends to the store.
-        halves: the half messages in the store.
-        book: the waiting half messages.
         clock: for times of the broker's records; its monotonic time for delays of op records.
         check_queue: raises if a message may not be sent to its queue now.
         news: callback, run when an op record must be written soon.

@@ -60,8 +60,6 @@ class HalfQueue:
     """The queue of half messages. Used by the store's owner.
 
     Args:
-        store: the open store.
-        appends: appends to the store.
         pending_index: index of ended messages, not loaded yet; this class adds its queue.
 
     Attributes:

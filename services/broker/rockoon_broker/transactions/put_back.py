@@ -63,7 +63,6 @@ def ended_elsewhere(store: Store, pending: Pending, told: IntArray) -> list[int]
     given ones and, if some have copies, the log from the first of them on.
 
     Args:
-        store: the open store.
         pending: half messages that seem to wait.
         told: queue offsets of half messages that op records list.
 
@@ -147,11 +146,7 @@ def _stored(
 
 
 def records_of(store: Store, topic: str, queue_id: int, first: int) -> Iterator[Record]:
-    """Yield the records of a queue from an offset on; skips damaged ones.
-
-    Raises:
-        OSError: the disk.
-    """
+    """Yield the records of a queue from an offset on; skips damaged ones. Raises OSError."""
     end = store.max_offset(topic, queue_id)
     offset = max(first, store.min_offset(topic, queue_id))
     while offset < end:

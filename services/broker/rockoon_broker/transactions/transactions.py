@@ -59,8 +59,6 @@ class Transactions:
     Construct it before the pending index is loaded; call `resume` once after that.
 
     Args:
-        store: the open store.
-        appends: appends to the store.
         pending_index: index of ended messages; this class adds the queue of half messages.
         clock: wall clock for ages, monotonic clock for waits.
         rules: when to ask producers, and when to abandon a half message.

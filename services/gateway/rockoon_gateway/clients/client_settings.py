@@ -60,9 +60,7 @@ def answered(
     """Return the settings for the reply to a client.
 
     Args:
-        settings: as sent.
-        body_bytes_max: largest body of a message.
-        group: group of a consumer; not read for a producer.
+        group: not read for a producer.
         is_node: whether the client is written in Node.js, by its user agent.
     """
     answer = Settings()

@@ -28,7 +28,6 @@ class Outbox:
     """Commands of the gateway that wait to be sent on one client's Telemetry stream.
 
     Args:
-        call: call of the stream.
         signs_of_life: counts arrivals of bytes on the stream's connection.
     """
 
@@ -47,9 +46,7 @@ class Outbox:
         return True
 
     def put(self, command: TelemetryCommand) -> bool:
-        """Queue a command for the client; False if the stream has ended, or the client does not
-        read it.
-        """
+        """Queue a command; False if the stream has ended, or the client does not read it."""
         if self._closed or self._commands.qsize() >= COMMANDS_MAX:
             return False
         self._commands.put_nowait(command)
@@ -189,7 +186,6 @@ class Presence:
         """Record a client's call.
 
         Args:
-            call: its call.
             group: named by the call; the client has the permission to read it.
 
         Raises:
@@ -232,11 +228,7 @@ class Presence:
         return client
 
     def record_settings(self, call: GatewayCall, settings: Settings) -> GatewayClient:
-        """Record a client's settings; they are kept only below the limit of all settings.
-
-        Raises:
-            Refusal: like `record_call`.
-        """
+        """Record a client's settings below the limit of all settings. Raises Refusal."""
         client = self.record_call(call)
         kept: Settings | None = kept_of(settings)
         self._settings_bytes_left += _size(client.settings)
@@ -263,9 +255,7 @@ class Presence:
     async def heartbeat(
         self, request: pb.HeartbeatRequest, call: GatewayCall
     ) -> pb.HeartbeatResponse:
-        """Serve the Heartbeat call; also OK if the client has not sent its settings to this
-        gateway.
-        """
+        """Serve the Heartbeat call; OK also if this gateway does not have the client's settings."""
         client_type = request.client_type
         client = self._clients.get(call.client_id)
         if client_type == ClientType.CLIENT_TYPE_UNSPECIFIED and client is not None:
@@ -329,9 +319,7 @@ class Presence:
                 self._return_memory_later()
 
     def _return_memory_later(self) -> None:
-        """Start the timer of `_return_memory` if enough clients have left: it blocks the event loop
-        for a while.
-        """
+        """Start `_return_memory`'s timer if enough clients left: it blocks the loop for a while."""
         self._returning = None
         if self._left and self._left * LEFT_SHARE >= len(self._clients):
             self._returning = asyncio.get_running_loop().call_later(
@@ -357,9 +345,7 @@ class Presence:
 
 
 def kept_of(settings: Settings) -> Settings:
-    """Copy the used fields of a client's settings into a message without references to the received
-    one.
-    """
+    """Copy the used fields of settings into a message without references to the received one."""
     kept = Settings(client_type=settings.client_type)
     for name in ("user_agent", "request_timeout"):
         if settings.HasField(name):

@@ -77,10 +77,7 @@ class Reports:
     their messages.
 
     Args:
-        cluster: the connection.
         name: name of the gateway, for operators.
-        presence: the heard clients.
-        lite: their lite topics.
     """
 
     def __init__(
@@ -141,9 +138,7 @@ class Reports:
                 await asyncio.shield(self._next)
 
     async def report(self) -> None:
-        """Report to the offset service the clients that have called and are due. After a failure
-        the next call reports them.
-        """
+        """Report the clients that called and are due; after a failure, with the next call."""
         async with self._reporting:
             waiting, self._next = self._next, None
             try:
@@ -248,9 +243,7 @@ class Reports:
         self._service_id = reply.service_id
 
     def _report_all(self, now: float) -> None:
-        """Mark all clients with messages for the next report: the offset service was restarted and
-        knows none.
-        """
+        """Mark all clients with messages as due: a restarted offset service knows none."""
         self._reported.clear()
         for client in self._presence:
             if now - client.seen < self._lease_seconds:

@@ -33,10 +33,7 @@ class TelemetryStreams:
     """Serves the clients' Telemetry streams.
 
     Args:
-        presence: records clients and their settings.
         topics: finds parents of lite topics.
-        groups: of consumers.
-        body_bytes_max: largest body of a message.
         tasks: owns the tasks that read streams.
 
     Attributes:
@@ -72,11 +69,6 @@ class TelemetryStreams:
     ) -> AsyncGenerator[TelemetryCommand, None]:
         """Serve the Telemetry stream of one client.
 
-        Args:
-            requests: requests of the client.
-            call: call of the stream.
-            signs_of_life: see `Outbox`.
-
         Raises:
             Refusal, RockoonError: the settings are refused, which ends the stream.
         """
@@ -102,14 +94,7 @@ class TelemetryStreams:
     async def ask(
         self, client: GatewayClient, nonce: str, command: TelemetryCommand, seconds: float
     ) -> TelemetryCommand | None:
-        """Send a command to a client and return its reply; None if it does not reply in time.
-
-        Args:
-            client: the receiver.
-            nonce: nonce of the command.
-            command: the command.
-            seconds: time limit.
-        """
+        """Send a command to a client and return its reply; None without one in `seconds`."""
         answer: asyncio.Future[TelemetryCommand] = asyncio.get_running_loop().create_future()
         self._awaited[nonce] = answer
         try:

@@ -48,7 +48,6 @@ class GroupReports:
     """Serves the Admin calls about consumer groups.
 
     Args:
-        cluster: the connection.
         learn: waits until the offset service knows the clients of this gateway.
     """
 
@@ -305,9 +304,7 @@ def parsed(expression: str) -> FilterExpression:
 
 
 def model(members: Iterable[Member]) -> "pb.MessageModel":
-    """Return the message model of a group: its members share the messages, or each member reads
-    all.
-    """
+    """Return a group's message model: its members share the messages, or each reads all."""
     is_shared = all(member.mode != BROADCASTING for member in members)
     return pb.CLUSTERING if is_shared else pb.BROADCASTING
 

@@ -35,14 +35,7 @@ MASTER = "0"
 
 
 class Lookups:
-    """Serves the Admin calls about topics, messages and clients.
-
-    Args:
-        cluster: the connection.
-        topics: their routes.
-        presence: clients of this gateway.
-        telemetry: sends commands to clients.
-    """
+    """Serves the Admin calls about topics, messages and clients of this gateway."""
 
     def __init__(
         self, cluster: Cluster, topics: TopicRoutes, presence: Presence, telemetry: TelemetryStreams
@@ -118,9 +111,7 @@ class Lookups:
     async def verify(
         self, request: pb.VerifyMessageRequest, call: GatewayCall
     ) -> pb.VerifyMessageResponse:
-        """Request that a push consumer's listener handles a stored message again; return the
-        result.
-        """
+        """Request that a push consumer's listener handles a message again; return the result."""
         topic = checked_topic(request.topic, call.namespace)
         call.require_topic("read", topic)
         client = self._client(request.group, request.client_id, call)
@@ -180,9 +171,7 @@ class Lookups:
 
 
 def seconds_for_answer(call: GatewayCall) -> float:
-    """Return the seconds to wait for a client's reply, so that time is left for the reply to the
-    caller.
-    """
+    """Return the seconds to wait for a client, which leave time to reply to the caller."""
     if (left := call.seconds_left) is None:
         return ANSWER_SECONDS_MAX
     return max(min(left - ANSWER_SECONDS_LEFT, ANSWER_SECONDS_MAX), 0.0)

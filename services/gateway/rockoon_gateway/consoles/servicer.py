@@ -25,15 +25,7 @@ from rockoon_proto.apache.rocketmq.v2.service_pb2 import SendMessageRequest
 
 
 class ConsoleServicer(AdminServicer):
-    """Serves the protocol's Admin service.
-
-    Args:
-        name: name of this gateway.
-        callers: reads the caller of each call.
-        groups, lookups: implement calls.
-        sending: sends messages of consoles.
-        presence: clients of this gateway.
-    """
+    """Serves the protocol's Admin service of the gateway `name`."""
 
     def __init__(
         self,

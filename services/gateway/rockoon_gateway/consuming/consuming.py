@@ -44,11 +44,6 @@ class Assignments:
     So one entry per broker is enough, with the id -1; in a FIFO group it is one per queue, as
     clients that poll queues in rotation expect.
     Source: RouteActivity#queryAssignment.
-
-    Args:
-        cluster: the connection.
-        topics: their routes.
-        groups: their configuration.
     """
 
     def __init__(self, cluster: Cluster, topics: TopicRoutes, groups: CachedGroups) -> None:
@@ -110,10 +105,6 @@ class Confirmations:
 
     The client may have received a reply whose connection ended before the acknowledgement. So it
     can acknowledge its messages during that part of the lease.
-
-    Args:
-        reports: reports deliveries.
-        returned_messages: returns messages.
     """
 
     def __init__(self, reports: Reports, returned_messages: ReturnedMessages) -> None:
@@ -121,9 +112,7 @@ class Confirmations:
         self._returned_messages = returned_messages
 
     def await_receipt(self, writer: Writer, group: str, receipts: Sequence[ReceiptHandle]) -> None:
-        """When a client has received the written messages, report them; if it may have lost them,
-        return them.
-        """
+        """Report messages when the client has received them; return those that it may have lost."""
         writer.on_received(partial(self._ended, group, receipts))
 
     def _ended(self, group: str, receipts: Sequence[ReceiptHandle], is_received: bool) -> None:
@@ -140,15 +129,6 @@ class Confirmations:
 
 class Consuming:
     """Passes consumers' calls to `Receiving`, `Settling`, `OffsetReads` and `Assignments`.
-
-    Args:
-        cluster: the connection.
-        topics: their routes.
-        groups: consumer groups.
-        lite_topics: those below a parent.
-        presence: the clients and their settings.
-        name: name of the gateway.
-        create_groups: whether groups are created on first use.
 
     Attributes:
         returned_messages, reports: run by the owner of their tasks.
@@ -196,9 +176,7 @@ class Consuming:
     async def receive(
         self, request: pb.ReceiveMessageRequest, call: GatewayCall, answers: Writer
     ) -> None:
-        """Serve the ReceiveMessage call as `Receiving` does; missing fields of the request come
-        from the client's settings.
-        """
+        """Serve ReceiveMessage; fields that the request lacks come from the client's settings."""
         expression: FilterExpression | None = None
         timeout_seconds = REQUEST_TIMEOUT_SECONDS
         topic = cluster_name(request.message_queue.topic, call.namespace)
@@ -238,9 +216,7 @@ class Consuming:
         return await self._settling.forward_to_dead_letters(request, call)
 
     def _record_call(self, call: GatewayCall, resource: Resource) -> GatewayClient:
-        """Record a client's call for a group. Raises NotPermitted if the client may not read the
-        group.
-        """
+        """Record a client's call for a group. Raises NotPermitted if it may not read the group."""
         group = checked_group(resource, call.namespace)
         call.require("read", f"group:{group}")
         return self._presence.record_call(call, group)

@@ -34,7 +34,6 @@ class Handle(NamedTuple):
         """Parse the handle that a client has sent.
 
         Args:
-            text: the client's text.
             now_ms: epoch milliseconds.
 
         Raises:

@@ -41,7 +41,6 @@ class OffsetReads:
     """Serves the calls PullMessage, UpdateOffset, GetOffset and QueryOffset.
 
     Args:
-        cluster: the connection.
         create_groups: create a group when UpdateOffset names one that does not exist.
     """
 
@@ -148,9 +147,7 @@ class OffsetReads:
     async def get_offset(
         self, request: pb.GetOffsetRequest, call: GatewayCall
     ) -> pb.GetOffsetResponse:
-        """Return the group's committed offset; if the group receives message by message, the
-        smallest offset that is not settled.
-        """
+        """Return the group's committed offset; for receivers, the smallest one not settled."""
         group = checked_group(request.group, call.namespace)
         queue = await self._queue(request.message_queue, call)
         require_reader(call, group, queue.topic)

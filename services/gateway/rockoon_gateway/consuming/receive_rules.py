@@ -63,7 +63,6 @@ def receive_options(
     """Convert a ReceiveMessage request to options within the gateway's limits.
 
     Args:
-        request: request of the client.
         remaining_seconds: until the call's deadline; None without one.
         request_timeout_seconds: request timeout in the client's settings, seconds.
 
@@ -141,14 +140,10 @@ def require_reader(call: GatewayCall, group: str, topic: str) -> None:
 
 
 def subscription_of(topic: str, expression: FilterExpression) -> Subscription:
-    """Return the subscription to a topic that a receive request has.
+    """Return a request's subscription. Raises Refusal for a bad or too long expression.
 
     Args:
-        topic: its name.
         expression: tags joined by `||` (none, or `*`: everything), or SQL92 on properties.
-
-    Raises:
-        Refusal: it cannot be compiled, or is too long.
     """
     if expression.type not in FilterType.values():
         reason = f"{expression.type} is not a type of filters"

@@ -50,11 +50,7 @@ its messages.
 
 
 class LiteReceiving:
-    """Receives messages of lite topics for the clients that subscribe to them.
-
-    Args:
-        lite_topics: finds lite topics.
-    """
+    """Receives messages of lite topics for the clients that subscribe to them."""
 
     def __init__(self, lite_topics: LiteTopics) -> None:
         self._lite_topics = lite_topics
@@ -68,7 +64,6 @@ class LiteReceiving:
         is left out until the client names it again.
 
         Args:
-            subscription: subscription of the client.
             wait_seconds: how long to wait for the first message.
             receive: receives messages of subscriptions, at most for a time in seconds.
 
@@ -140,9 +135,7 @@ class Writer(Protocol):
         ...
 
     def on_received(self, then: Callable[[bool], None]) -> None:
-        """Call a function when the client has received the replies, or may have lost them; see
-        `ServerCall`.
-        """
+        """Call a function when the client has the replies, or may lack them; see `ServerCall`."""
         ...
 
 
@@ -158,16 +151,10 @@ class Receiving:
     """Serves the ReceiveMessage call: waits for messages and writes them to the client.
 
     Args:
-        engine: shared by all clients.
-        topics: finds parents of lite topics.
-        groups: creates groups on first use, if allowed.
         lite: receives for lite consumers.
-        lite_subscriptions: their lite topics.
-        returned_messages: returns messages that were not delivered.
         await_receipt: reports messages of a group when a client has received them; see
             `Confirmations`.
         learn: waits for subscriptions that clients have made at other gateways.
-        clock: for timestamps of replies.
 
     Attributes:
         delivered: number of delivered messages, by topic and group.
@@ -224,8 +211,6 @@ class Receiving:
         Args:
             request: request of the client. Its queue is ignored: messages of all queues are
                 received.
-            call: the caller.
-            writer: sends the replies.
             expression: the filter of the client's settings, for a request without one.
             request_timeout_seconds: request timeout in the client's settings, seconds.
 

@@ -55,9 +55,6 @@ class ReturnedMessages:
     They become visible immediately, and the delivery does not count as an attempt. If the offset
     service is unreachable, they are returned later: otherwise reports of a living client would
     extend them for hours.
-
-    Args:
-        engine: changes visibility.
     """
 
     def __init__(self, engine: Visibility) -> None:
@@ -190,9 +187,7 @@ class Settling:
     async def acknowledge(
         self, request: pb.AckMessageRequest, call: GatewayCall
     ) -> pb.AckMessageResponse:
-        """Acknowledge each message of a request, or refuse it; the results have the order of the
-        request.
-        """
+        """Acknowledge or refuse each message of a request; results are in its order."""
         group = checked_group(request.group, call.namespace)
         topic = checked_topic(request.topic, call.namespace)
         require_reader(call, group, topic)
@@ -218,9 +213,7 @@ class Settling:
     async def change_invisible(
         self, request: pb.ChangeInvisibleDurationRequest, call: GatewayCall
     ) -> pb.ChangeInvisibleDurationResponse:
-        """Change the invisible time of a message; only the handle of the reply is valid from then
-        on.
-        """
+        """Change a message's invisible time; from then on only the reply's handle is valid."""
         group = checked_group(request.group, call.namespace)
         topic = checked_topic(request.topic, call.namespace)
         require_reader(call, group, topic)
@@ -259,10 +252,6 @@ def answer_to(request: pb.AckMessageRequest, results: Sequence[Status]) -> pb.Ac
     """Build the reply of an AckMessage call from the results of its entries.
 
     It is serialized by hand and parsed: building an object per entry was the slowest part.
-
-    Args:
-        request: request of the client.
-        results: results of its entries.
     """
     try:
         pieces = [b"\x0a", *_sized(common_status(results))]

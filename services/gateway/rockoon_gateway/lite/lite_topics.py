@@ -46,7 +46,6 @@ class LiteTopics:
     """Creates, finds and reopens the lite topics of parent topics.
 
     Args:
-        cluster: the connection.
         count_max: limit for all parents together.
 
     Attributes:
@@ -71,8 +70,6 @@ class LiteTopics:
         """Create missing lite topics, and cache the routes of all lite topics in a request.
 
         Args:
-            parent: their parent's route.
-            lite_topics: names, checked.
             to_send: reopen closed ones too. A reader does not reopen a topic that is about to
                 expire, or gateways would open and close it alternately.
 
@@ -93,11 +90,7 @@ class LiteTopics:
                 await self._provide(parent, some, to_send=to_send)
 
     async def open_again(self, parent: TopicRoute, lite_topic: str) -> None:
-        """Reopen a lite topic that has just refused a message: it was about to expire.
-
-        Raises:
-            Refusal, RockoonError: see `provide`.
-        """
+        """Reopen a lite topic that refused a message, about to expire. Raises as `provide`."""
         async with self._creating:
             await self._open_again(parent, lite_topic)
 
@@ -206,8 +199,6 @@ class Expiry:
     Source of the rule: AbstractLiteLifecycleManager#isLiteTopicExpired.
 
     Args:
-        cluster: the connection.
-        lite_topics: finds lite topics.
         subscriptions: lite topics that clients of this gateway read do not expire.
         scan_seconds: mean interval of scans.
         ask: reads queues' ends from brokers, like `ask_queue_ends`.
@@ -270,11 +261,7 @@ class Expiry:
                 return
 
     async def scan(self) -> None:
-        """Close, reopen and delete lite topics as needed.
-
-        Raises:
-            RockoonError: no nameserver replied.
-        """
+        """Close, reopen and delete lite topics. Raises RockoonError if no nameserver replies."""
         all_topics = await self._cluster.admin.list_topics(include_system=True)
         found = self._lite_topics.count_lite_topics(all_topics)
         minutes = {each.name: expiration(each) for each in all_topics if is_lite(each)}

@@ -71,12 +71,6 @@ class SharedSubscriptions:
     The offset service has the state of each client, with a version. A gateway sends changes with
     the version that they are based on. If another gateway was faster, the gateway receives the
     newer state, and applies its changes to that.
-
-    Args:
-        cluster: the connection.
-        topics, lite_topics: find routes of lite topics that other gateways have created.
-        presence: the gateway's clients.
-        subscriptions: subscriptions of this gateway's clients.
     """
 
     def __init__(
@@ -111,9 +105,7 @@ class SharedSubscriptions:
         return 0 if found is None else found.version
 
     def add_changes(self, request: ReportClientsRequest) -> list[SentChange]:
-        """Add the clients' changes of lite subscriptions to a report to the offset service, up to
-        the limits of a call.
-        """
+        """Add the clients' changes of lite subscriptions to a report, up to a call's limits."""
         sent: list[SentChange] = []
         wanted, self._wanted = self._wanted, []
         changed = [each for each in self.subscriptions.clients if each.changes]
@@ -250,10 +242,6 @@ async def reset_progress(
     Source: OffsetOption of the protocol.
 
     Args:
-        cluster: the connection.
-        group: the reader.
-        route: route of the stored lite topic.
-        option: the start position.
         operator: name for the log of resets.
 
     Raises:
@@ -286,12 +274,6 @@ async def _last(cluster: Cluster, route: TopicRoute, messages: int) -> ResetTarg
 
 class LiteSubscribing:
     """Serves the SyncLiteSubscription call.
-
-    Args:
-        cluster: the connection.
-        topics, groups: their configuration.
-        lite_topics: creates missing ones.
-        presence: the connected clients.
 
     Attributes:
         subscriptions: lite topics by client.
@@ -434,10 +416,6 @@ def check_quota(lite_topics: Collection[str], rules: LiteGroup) -> None:
 
 
 async def lite_parent(topics: TopicRoutes, topic: str) -> TopicRoute | None:
-    """Return a topic's route if it is a parent of lite topics.
-
-    Raises:
-        RockoonError: see `TopicRoutes.route`.
-    """
+    """Return a topic's route if it is a parent of lite topics. Raises like `TopicRoutes.route`."""
     route = await topics.route(topic)
     return route if is_lite(route) else None

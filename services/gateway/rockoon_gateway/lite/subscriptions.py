@@ -40,7 +40,6 @@ class LiteSubscription:
     """Lite subscription of one client: the lite topics that it reads.
 
     Attributes:
-        client_id: id of the client.
         group, parent: the consumer group, and the topic that it is bound to.
         lite_topics: in order of subscription.
         client_version: number of the client's last complete list; 0 if it has no numbers.
@@ -97,9 +96,7 @@ class LiteSubscription:
     def apply_state(
         self, lite_topics: Iterable[str], version: int, client_version: int
     ) -> list[str]:
-        """Apply the offset service's state of the subscription; returns the lite topics that are
-        new.
-        """
+        """Apply the offset service's state of the subscription; return the new lite topics."""
         self.version = version
         self.client_version = max(self.client_version, client_version)
         before, self.lite_topics = self.lite_topics, self.changes.applied_to(lite_topics)
@@ -187,9 +184,7 @@ class LiteSubscriptions:
         ]
 
     def remove(self, client_id: str) -> None:
-        """Remove the subscriptions of a client of this gateway. Other gateways may still receive
-        its calls.
-        """
+        """Remove a client's subscriptions here; other gateways may still receive its calls."""
         gone = self._by_client.pop(client_id, None)
         if gone is not None:
             gone.lite_topics = {}

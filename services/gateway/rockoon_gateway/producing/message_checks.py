@@ -133,12 +133,7 @@ def all_accepted(
 
 
 def accepted(topic: str, message: Message, limits: SendLimits, now_ms: int) -> AcceptedMessage:
-    """Return a client's message in the form to be stored.
-
-    Args:
-        topic: its name, checked.
-        message: as received.
-        limits: from settings.
+    """Return a client's message in the form to be stored; `topic` is checked.
         now_ms: epoch milliseconds.
 
     Raises:
@@ -189,9 +184,7 @@ def producer_group(topic: str) -> str:
 
 
 def check_transactions(topic: str) -> None:
-    """Raise Refusal if a topic cannot have transactions: its name is also the name of a group, and
-    too long for one.
-    """
+    """Raise Refusal if a topic's name is too long for a group's, which transactions need."""
     if len(topic.encode()) > GROUP_BYTES_MAX:
         raise Refusal(
             Code.ILLEGAL_TOPIC,

@@ -111,12 +111,7 @@ class Sending:
     """Serves producers' calls: SendMessage, EndTransaction, RecallMessage.
 
     Args:
-        cluster: the connection.
-        topics: their routes.
         lite_topics: those below a parent.
-        presence: records callers.
-        transactions: of half messages.
-        limits: from settings.
         timeout_seconds: how long to try to deliver a message.
         buffer_bytes_max: limit of buffered messages.
         clock: epoch milliseconds.
@@ -165,9 +160,7 @@ class Sending:
         return self._producer.buffered_bytes
 
     async def close(self) -> None:
-        """Wait until brokers have replied to all messages that producers sent. No producer waits
-        for a reply any more.
-        """
+        """Wait until brokers have replied to all messages; no producer waits any more."""
         try:
             await self._producer.close()
         except RockoonError as failure:
@@ -354,7 +347,6 @@ def queue_of_priority(queues: Sequence[MessageQueue], priority: int, turn: int) 
     Source: SendMessageProcessor#sendMessage.
 
     Args:
-        queues: to choose from, one or more.
         priority: 0 or more.
         turn: selects the broker.
     """

@@ -38,9 +38,7 @@ class GatewayTransactions:
     brokers' checks to producers.
 
     Args:
-        cluster: the connection.
         topics: their accepted message types.
-        presence: the producers of topics.
         timeout_seconds: how long to try to store a half message, or its end.
         checked_max: maximum of topics with checks here; each needs a stream to every broker.
 
@@ -78,11 +76,7 @@ class GatewayTransactions:
         self._end_excess_checks()
 
     async def begin(self, topic: str, message: AcceptedMessage) -> str:
-        """Store a half message; returns the transaction's id.
-
-        Raises:
-            RockoonError: it is not stored, or no broker replied.
-        """
+        """Store a half message; return the transaction's id. Raises RockoonError if not stored."""
         group = self._group(producer_group(topic))
         half = await group.forward(
             topic, message.body, message.properties, message.message_group or None

@@ -39,9 +39,7 @@ Result = TypeVar("Result")
 
 
 def key_of(stated: str) -> str:
-    """Return the access key of a client: `stated` if a gateway reports it, otherwise the caller's
-    own key.
-    """
+    """Return a client's access key: `stated` if a gateway reports it, else the caller's own."""
     caller = current_caller()
     return stated if caller is None or caller.key_id == CLUSTER_KEY_ID else caller.key_id
 
@@ -69,11 +67,7 @@ def reported(
 
 
 def reported_producers(request: pb.ReportClientsRequest, now_ms: int) -> list[KnownProducer]:
-    """Convert the producers of a gateway's report; an invalid entry is skipped.
-
-    Raises:
-        InvalidArgument: there are too many.
-    """
+    """Convert a report's producers, without invalid ones. Raises InvalidArgument if too many."""
     if len(request.producers) > CLIENTS_PER_CALL_MAX:
         raise InvalidArgument(reason=f"more than {CLIENTS_PER_CALL_MAX} producers in one call")
 

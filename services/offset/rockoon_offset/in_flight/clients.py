@@ -78,9 +78,7 @@ class LiteSets:
         return self._sets.get(client)
 
     def change(self, change: LiteChange) -> bool:
-        """Apply a gateway's change of a lite set. Returns False if the set has a newer version than
-        the gateway knows.
-        """
+        """Apply a gateway's change of a lite set; False if the gateway's set is out of date."""
         wanted = change.wanted
         present = self._sets.get(wanted.client)
         if present is not None and present.version > wanted.version:
@@ -295,9 +293,7 @@ class KnownClients:
             self._lite.remove(name)
 
     def _set_details(self, client: KnownClient, details: ClientDetails) -> None:
-        """Replace the display details of a client; if there is no room for them, remove the
-        details.
-        """
+        """Replace the display details of a client, or remove them if there is no room."""
         room = self._details_bytes_left + client.details.ByteSize()
         client.details = details if details.ByteSize() <= room else ClientDetails()
         self._details_bytes_left = room - client.details.ByteSize()
@@ -330,9 +326,7 @@ class KnownClients:
             answer.lite[name] = present
 
     def _later(self, gateway: Gateway, since: int, answer: Answer) -> None:
-        """Add to the reply the lite sets that other gateways changed and whose clients call this
-        gateway.
-        """
+        """Add the lite sets that other gateways changed and whose clients call this gateway."""
         answer.lite_to = self._lite.version
         later = [
             each
@@ -349,9 +343,7 @@ class KnownClients:
             answer.lite[each.client] = each
 
     def _expire(self, now_ms: int) -> None:
-        """Remove clients that no gateway has reported for a lease, and the oldest clients beyond
-        `CLIENTS_MAX`.
-        """
+        """Remove clients not reported for a lease, and the oldest ones beyond `CLIENTS_MAX`."""
         while self._clients:
             name, client = next(iter(self._clients.items()))
             reported_ms = next(reversed(client.gateways.values()))

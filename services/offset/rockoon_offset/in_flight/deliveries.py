@@ -51,11 +51,8 @@ def next_in_order(
     """Return the next messages of each message group that a receiver may acquire.
 
     Args:
-        window: the window of the queue.
         candidates_from: offset of the first candidate. If it is above the floor, nothing is
             granted.
-        candidates: message groups of the messages from `candidates_from` on.
-        count: maximum number of messages.
         group_count: maximum number of messages of one message group.
         redeliveries_max: a message with more redeliveries becomes a dead letter.
         now_ms: the current time, epoch milliseconds.
@@ -142,11 +139,9 @@ class _Runs:
                 self._add(position, group, length_max)
 
     def next_delivery(self, position: int, *, is_first: bool) -> tuple[Acquisition | None, int]:
-        """Return the former acquisition of a message that is visible again, and the number of its
-        next attempt.
+        """Return the former acquisition of a message visible again, and its next attempt.
 
         Args:
-            position: position of the message.
             is_first: the message is the first unsettled one of its message group.
         """
         former = self._visible.get(position)
@@ -155,9 +150,7 @@ class _Runs:
         return former, former.attempt + 1 if is_first else max(former.attempt, 1)
 
     def _add(self, position: int, group: int, length_max: int) -> None:
-        """Append a message to the run of its message group. If the message may not be acquired with
-        the run, end the run.
-        """
+        """Append a message to its message group's run, or end the run if it may not be acquired."""
         run = self.of.setdefault(group, [])
         former, attempt = self.next_delivery(position, is_first=not run)
         is_dead = attempt - 1 > self._redeliveries_max
@@ -192,9 +185,7 @@ UNDELIVERED_MIN = 4096
 
 
 class FifoCandidates(NamedTuple):
-    """Message groups of consecutive messages of a queue that a receiver has read, for a FIFO
-    group.
-    """
+    """Message groups of consecutive messages that a receiver of a FIFO group has read."""
 
     first: int
     groups: Sequence[int]
@@ -204,10 +195,8 @@ class Holder(NamedTuple):
     """A receiver that acquires messages, and so holds them.
 
     Attributes:
-        name, key_id: client id and access key.
         held_until_ms: reports of the client extend its messages until then at most, epoch
             milliseconds; 0: reports do not extend them.
-        call_id: id of the acquiring call.
     """
 
     name: str = ""
@@ -248,7 +237,6 @@ class Deliveries:
     records.
 
     Args:
-        state: state of the ledger; changed by the operations.
         lease_ms: how long a client holds messages after its last call to a gateway.
     """
 
@@ -280,9 +268,7 @@ class Deliveries:
         return self._state.apply_all(records)
 
     def delivered(self, numbers: Iterable[int]) -> None:
-        """Record that receivers have received the messages of acquisitions. From now on, reports
-        extend them.
-        """
+        """Record that receivers have the messages of acquisitions; reports extend them now."""
         for number in numbers:
             self._undelivered.pop(number, None)
 
@@ -363,9 +349,7 @@ class Deliveries:
         return records
 
     def restart(self, group: str, queue: MessageQueue) -> list[Record]:
-        """Discard a queue's window: its acquisitions, and the state of messages settled above the
-        floor.
-        """
+        """Discard a queue's window: acquisitions, and messages settled above the floor."""
         progress = self._state.table.find(group, queue)
         if progress is None:
             return []
@@ -386,12 +370,9 @@ class Deliveries:
         then new ones.
 
         Args:
-            group, queue: the group and the queue.
             count: maximum number of messages, 1 or more.
-            end: end offset of the queue.
             now_ms: current time, epoch milliseconds.
             visible_at_ms: when the messages become visible again, later than now.
-            holder: the receiver.
         """
         window = self._state.windows.of(group, queue)
         records: list[Acquired] = []

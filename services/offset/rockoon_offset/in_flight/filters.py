@@ -55,9 +55,7 @@ NO_PROGRAM = ReceiverProgram()
 
 
 class FilterReport(NamedTuple):
-    """Time at which a receiver reported a filter, and time at which the report expires; epoch
-    milliseconds.
-    """
+    """Times at which a receiver's filter was reported and expires; epoch milliseconds."""
 
     heard_at_ms: int
     until_ms: int
@@ -167,9 +165,7 @@ class ReaderFilters:
                     yield ReceiverFilter(receiver, of, report.heard_at_ms, report.program)
 
     def readers_of(self, group: str, topic: str) -> dict[str, list[str]]:
-        """Return the names of the clustering members and receivers that use each filter
-        expression.
-        """
+        """Return the clustering members and receivers that use each filter expression."""
         members = self._of_members(group).get(topic, {})
         return joined(members, self._valid(group).get(topic, {}))
 
@@ -209,9 +205,7 @@ class ReaderFilters:
         return found
 
     def _valid(self, group: str) -> dict[str, "Expressions"]:
-        """Return the receivers' reports of a group that have not expired, and remove expired
-        ones.
-        """
+        """Return a group's valid reports of receivers, and remove expired ones."""
         topics = self._groups.get(group)
         if topics is None:
             return {}

@@ -48,9 +48,6 @@ class GroupReceivers:
     """Lists and counts the receivers of each group.
 
     Args:
-        store: windows of the groups' queues.
-        clients: clients that gateways report.
-        filters: filters that receivers report.
         now_ms: clock of visibility times, epoch milliseconds.
     """
 

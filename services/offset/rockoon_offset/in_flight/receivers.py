@@ -128,9 +128,7 @@ class VisibilityEntry(NamedTuple):
 
 
 class GrantedMessages(NamedTuple):
-    """Messages that were acquired for one receiver of an entry; `is_dead`: they are dead
-    letters.
-    """
+    """Messages that were acquired for one receiver; `is_dead`: they are dead letters."""
 
     acquired: Acquired
     is_dead: bool
@@ -187,9 +185,6 @@ class Receivers:
     Args:
         routes: groups, and the queues' incarnations.
         resolver: decides the start position of a queue.
-        groups: owners of the queues.
-        ends: the queues' ends.
-        filters: filters of the readers.
         now_ms: clock of visibility times, epoch milliseconds. It must not jump.
         route_wait_seconds: how long to wait for the route revision of the receivers.
         lease_ms: how long a client holds messages after its last call to a gateway.
@@ -229,7 +224,6 @@ class Receivers:
         """Acquire messages for each entry of a call separately. The result is durable.
 
         Args:
-            entries: requests of receivers.
             route_revision: revision of the routes that the receivers use.
             lost: former calls. Their messages are released first.
 
@@ -311,9 +305,7 @@ class Receivers:
         return settlements
 
     def delivered(self, numbers: Iterable[int]) -> None:
-        """Record that receivers have received the messages of acquisitions; see
-        `Deliveries.delivered`.
-        """
+        """Record that receivers have the messages of acquisitions; see `Deliveries.delivered`."""
         self._deliveries.delivered(numbers)
 
     async def heard(self, reports: Iterable[Heard]) -> None:
@@ -342,9 +334,7 @@ class Receivers:
         await self._store.durable()
 
     async def still_decides(self) -> None:
-        """Wait until the leadership of this process is confirmed; see
-        `ProgressStore.still_decides`.
-        """
+        """Wait until the leadership of this process is confirmed; see `ProgressStore`."""
         await self._store.still_decides()
 
     @property
@@ -353,9 +343,7 @@ class Receivers:
         return self._deliveries.lease_ms
 
     def windows(self, group: str, topic: str) -> list[tuple[MessageQueue, Window]]:
-        """Return the queues that a group's receivers have acquired from, sorted. Raises
-        GroupNotFound.
-        """
+        """Return the queues that a group's receivers acquired from. Raises GroupNotFound."""
         self._routes.require()
         if group not in self._routes.table.groups:
             raise GroupNotFound(group=group)
@@ -380,10 +368,7 @@ class Receivers:
     async def _start_queues(
         self, entries: Sequence[AcquireEntry], route_revision: int
     ) -> dict[tuple[str, MessageQueue], RockoonError]:
-        """Resolve the start position of every queue without a valid window.
-
-        Returns the error of each queue that could not be resolved.
-        """
+        """Resolve the start of each queue without a valid window; return errors by queue."""
         refused: dict[tuple[str, MessageQueue], RockoonError] = {}
         await self._restart_truncated(entries)
         asked: dict[tuple[str, StartPolicy], dict[MessageQueue, None]] = {}
@@ -472,9 +457,7 @@ class Receivers:
         )
 
     def _is_current(self, group: str, queue: MessageQueue) -> bool:
-        """True if the group's progress is on this queue, and not on a deleted queue of the same
-        name.
-        """
+        """True if the group's progress is on this queue, not on a deleted one of its name."""
         table, progress = self._routes.table, self._store.ledger.find(group, queue)
         known = table.groups.get(group)
         return (
@@ -558,9 +541,7 @@ class Receivers:
         return bool(outcome.deliveries)
 
     def _open(self, group: str, reported: ReportedQueue, records: list[Record]) -> Window:
-        """Return the window of a queue from which a receiver may acquire; create it if needed.
-        Raises QueueHeld, Busy.
-        """
+        """Return a queue's window, created if needed, to acquire from. Raises QueueHeld, Busy."""
         queue = reported.queue
         known = self._routes.table.create_revision_or_none(queue)
         if reported.create_revision and reported.create_revision != known:
@@ -616,9 +597,7 @@ class Receivers:
         outcome: Granted,
         records: list[Record],
     ) -> bool:
-        """Acquire messages of one queue, one receiver after the other. Returns whether messages
-        were acquired.
-        """
+        """Acquire messages of one queue for one receiver after the other; return whether any."""
         where = entry.group, reported.queue
         before = outcome.messages
         visible_at_ms, held_until_ms = self._times(
@@ -690,9 +669,7 @@ def is_dead(config: GroupConfig, acquired: Acquired) -> bool:
 def held_by_attempt(
     window: Window | None, attempt_id: str, holder: Holder, now_ms: int
 ) -> list[Grant]:
-    """Return the messages in flight that a receiver of a FIFO group acquired with the same attempt
-    id.
-    """
+    """Return the messages in flight that a FIFO receiver acquired with the same attempt id."""
     grants = []
     tried = [each for each in window or () if each.attempt_id == attempt_id]
     # Acquisition numbers are in the order of the grants.

@@ -178,13 +178,11 @@ class Window:
         return min(times, default=None)
 
     def next_grant(self, count: int, end: int, now_ms: int) -> Grant | None:
-        """Return the next messages that a receiver may acquire: messages that are visible again,
-        then new ones.
+        """Return the next messages to acquire: those that are visible again, then new ones.
 
         Args:
             count: maximum number of messages, 1 or more.
             end: end offset of the queue.
-            now_ms: current time, epoch milliseconds.
         """
         due = self._first_due()
         if due is not None and due[0] <= now_ms:
@@ -368,12 +366,7 @@ def shifted(messages: int, by: int) -> int:
 
 
 def mask(count: int, messages: int) -> int:
-    """Return a bit mask of the first `count` offsets of a set.
-
-    Args:
-        count: number of offsets; 0 or less gives an empty mask.
-        messages: the set; bounds the length of the mask.
-    """
+    """Return a bit mask of a set's first `count` offsets; empty for 0 or less."""
     return (1 << min(max(0, count), messages.bit_length())) - 1
 
 
@@ -447,9 +440,7 @@ class Windows:
         self._groups.pop(group, None)
 
     def snapshot(self) -> Iterator[Record]:
-        """Yield the records that restore all windows. The state is copied now; the iterator may run
-        later.
-        """
+        """Yield the records that restore all windows, from a copy of the state made now."""
         copied = [
             (
                 WindowPut(

@@ -216,11 +216,7 @@ def read_records(directory: Path) -> list[bytes]:
 
 
 def read_snapshot(directory: Path, generation: int) -> tuple[list[bytes], int]:
-    """Return the records of a snapshot, and the first sequence of its journal.
-
-    Raises:
-        StoreCorrupt: the snapshot is damaged.
-    """
+    """Return a snapshot's records and its journal's first sequence. Raises StoreCorrupt."""
     path = snapshot_path(directory, generation)
     data = path.read_bytes()
     header = _read_file_header(data, SNAPSHOT_MAGIC)

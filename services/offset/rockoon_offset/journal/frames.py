@@ -112,11 +112,7 @@ def encode_synced(position: int) -> bytes:
 
 
 def decode_header(data: bytes) -> LogFileHeader | None:
-    """Return the header of a file; None if it was never completely written.
-
-    Raises:
-        ValueError: the header is damaged, or the file is no journal of this format.
-    """
+    """Return a file's header; None if never completely written. Raises ValueError if damaged."""
     if len(data) < SYNCED_AT or not any(data[FILE_HEADER.size : SYNCED_AT]):
         return None
     if U32.unpack_from(data, FILE_HEADER.size)[0] != zlib.crc32(data[: FILE_HEADER.size]):
@@ -192,9 +188,7 @@ def decode_epochs(payload: bytes) -> EpochPayload:
 
 
 def frame_bytes(data: bytes, at: int, position: int) -> int:
-    """Return the length of the frame at `data[at]`, from its header; 0 without a frame of this
-    position.
-    """
+    """Return the length of the frame at `data[at]`; 0 without a frame of this position."""
     if len(data) - at < FRAME_HEADER_BYTES:
         return 0
     magic, _, payload_bytes, found, _ = FRAME_HEADER.unpack_from(data, at)
@@ -217,11 +211,7 @@ def decode(data: bytes, at: int, position: int) -> LogFrame | None:
 
 
 def whole_frames(data: bytes, position: int) -> list[LogFrame]:
-    """Return the frames in `data`.
-
-    Raises:
-        ValueError: the bytes are not complete frames starting at this position.
-    """
+    """Return the frames in `data`. Raises ValueError if one is incomplete or misplaced."""
     found: list[LogFrame] = []
     at = 0
     while at < len(data):
@@ -268,9 +258,7 @@ def valid_frames(data: bytes) -> Iterator[LogFrame]:
 def state_payloads(
     records: Iterable[bytes], records_max: int = STATE_RECORDS_MAX
 ) -> Iterator[bytes]:
-    """Yield the payloads of the STATE frames of a state, each within the maximum size of a
-    frame.
-    """
+    """Yield the payloads of a state's STATE frames, each within a frame's maximum size."""
     part: list[bytes] = []
     size = 0
     for record in records:

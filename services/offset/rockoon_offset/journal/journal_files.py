@@ -65,11 +65,7 @@ class Reserve:
         self.shortage = ""
 
     def check(self, count: int) -> None:
-        """If the disk was full, check again and update `shortage`.
-
-        Args:
-            count: bytes that must be free besides the reserve.
-        """
+        """If the disk was full, check for the reserve and `count` bytes, and set `shortage`."""
         if not self._path.exists():
             self.allocate()
             return
@@ -219,9 +215,7 @@ class JournalFiles:
             self.files.append(JournalFile(path, generation, fd, begin, end))
 
     def _read(self, found: Callable[[LogFrame], None]) -> None:
-        """Read the frames of all files at the start, and cut unsynced bytes after the last valid
-        frame.
-        """
+        """Read all frames at the start, and cut unsynced bytes after the last valid one."""
         known_synced = self._synced
         end = 0
         for number, file in enumerate(self.files):
@@ -341,12 +335,7 @@ class JournalFiles:
         return crc
 
     def append(self, data: bytes, *, new_file: bool) -> None:
-        """Append bytes completely or not at all. Raises OSError.
-
-        Args:
-            data: frames.
-            new_file: start a new file.
-        """
+        """Append frames completely or not at all, on request in a new file. Raises OSError."""
         before = self.length()
         try:
             if new_file and not (self.files and self.files[-1].end == self.files[-1].begin):

@@ -404,9 +404,7 @@ class JournalLog:
         self._append_state(FrameKind.EPOCH, frames.encode_epochs(epochs))
 
     def append_state(self) -> bool:
-        """Append the next part of the ledger's state to the new file. Returns whether parts are
-        left.
-        """
+        """Append the next part of the state to the new file; return whether parts are left."""
         if self._state is not None:
             payload = next(self._state, None)
             if payload is None:

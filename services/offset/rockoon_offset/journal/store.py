@@ -179,9 +179,7 @@ class JournalStore:
         return self._journal.counts()
 
     def admit(self) -> None:
-        """Raise an error if no change may be made now: Busy, StoreNotWritable, StoreFailed. See
-        `ProgressStore`.
-        """
+        """Raise Busy, StoreNotWritable or StoreFailed if no change may be made now."""
         if (refusal := self._failure or self._refusal) is not None:
             raise refusal
         if self._waiting_bytes > WAITING_BYTES_MAX:
@@ -201,9 +199,7 @@ class JournalStore:
             self._loop.call_soon(self._write_waiting)
 
     async def durable(self) -> None:
-        """Wait until all changes queued so far are durable. Raises StoreNotWritable, StoreFailed.
-        See `ProgressStore`.
-        """
+        """Wait until all queued changes are durable. Raises StoreNotWritable, StoreFailed."""
         if self._failure is not None:
             raise self._failure
         # All records, not only the caller's: the reply may depend on changes of other callers, and
@@ -343,9 +339,7 @@ class JournalStore:
         self._report_room()
 
     def _report_room(self) -> None:
-        """Log when changes are refused for lack of room, and when they are accepted again. While
-        they are refused, check the room again later.
-        """
+        """Log when changes are refused for lack of room; check again until there is room."""
         shortage = self._journal.shortage
         if bool(shortage) != self._is_short:
             self._is_short = bool(shortage)

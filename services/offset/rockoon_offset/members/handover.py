@@ -50,12 +50,10 @@ class Handovers:
     def must_wait(
         self, progress: Progress, member_id: str, now_ns: int, *, is_heard: bool = True
     ) -> bool:
-        """Record a member's request for a queue with a live owner. Returns True if the owner keeps
-        the queue.
+        """Record a member's request for a queue; True if its live owner keeps the queue.
 
         Args:
-            progress: progress of the queue; its owner is another member.
-            member_id: the requesting member.
+            progress: its owner is another member.
             now_ns: monotonic.
             is_heard: the owner has sent a heartbeat since the service started.
         """

@@ -46,9 +46,7 @@ class KnownMembers:
         read the topic before.
 
         Args:
-            group, group_incarnation: the group.
             revision: queues with a higher create revision are new to the member.
-            now_ms: for `KnownMember.seen_at_ms`.
 
         Raises:
             Busy: the group has too many known members.

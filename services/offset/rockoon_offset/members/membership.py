@@ -72,9 +72,7 @@ class Owners:
         self._since.pop((group, queue), None)
 
     def since_ms(self, group: str, queue: MessageQueue, owner: str) -> int:
-        """Return the time at which an owner became the owner of a queue, epoch milliseconds; 0:
-        unknown.
-        """
+        """Return when a queue got its owner, epoch milliseconds; 0: unknown."""
         known = self._since.get((group, queue))
         return known[1] if known is not None and known[0] == owner else 0
 
@@ -291,9 +289,7 @@ class Membership:
         return None if lease is None else lease.member
 
     def version(self, group: str) -> int:
-        """Return the version of a group's members. The version of a group without members is not
-        reused.
-        """
+        """Return a group's version; that of a group without members is not used again."""
         return self._versions.get(group, self._last_version)
 
     def live(self, group: str, member_id: str, now_ns: int) -> MemberLease | None:

@@ -22,9 +22,7 @@ class GroupChange(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class GroupWatcher:
-    """A watcher's stream, and changes that it has not sent yet. Changes are merged, never
-    queued.
-    """
+    """A watcher's stream, and the changes to send, merged and never queued."""
 
     # Empty for a watcher that is no member.
     member_id: str
@@ -38,11 +36,7 @@ class GroupWatcher:
 
 
 class GroupWatch:
-    """Watchers of all groups: notifies members of changes.
-
-    Args:
-        watchers_max: maximum open streams.
-    """
+    """Watchers of all groups, at most `watchers_max`: notifies members of changes."""
 
     def __init__(self, watchers_max: int) -> None:
         self._watchers_max = watchers_max

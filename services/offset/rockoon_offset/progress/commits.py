@@ -110,9 +110,6 @@ class Commits:
     """Applies commits of offsets, and releases of queues, for members and other readers.
 
     Args:
-        store: the ledger, and its journal.
-        table: the queues' incarnations.
-        ends: the queues' ends.
         release: called with group, queue and member id; removes the member as owner of the queue.
         now_ms: wall clock.
     """

@@ -29,13 +29,7 @@ FILE_NAME = "consumerOffset.json"
 
 
 class ExportFiles:
-    """Exports changed progress periodically.
-
-    Args:
-        store: progress, and the directory of the files.
-        interval_seconds: interval of exports; 0: no export.
-        now_ms: wall clock.
-    """
+    """Exports changed progress each `interval_seconds`; 0: never."""
 
     def __init__(
         self, store: ProgressStore, interval_seconds: float, now_ms: Callable[[], int]

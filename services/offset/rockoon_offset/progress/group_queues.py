@@ -90,8 +90,6 @@ class GroupQueues:
     """Creates missing retry and dead-letter queues of an import.
 
     Args:
-        routes: existing groups and queues.
-        nameservers: create groups and topics.
         route_wait_seconds: how long to wait for the routes of a created topic.
     """
 
@@ -108,8 +106,6 @@ class GroupQueues:
         """Create the missing queues of import entries, and their groups.
 
         Args:
-            entries: entries with checked names and numbers.
-            share: yields to the event loop.
             dry_run: only compute which queues are missing.
 
         Raises:
@@ -171,9 +167,7 @@ class GroupQueues:
 
 
 def is_of_a_group(queue: MessageQueue) -> bool:
-    """True if nameservers can create a queue: its topic is a retry or dead-letter topic, and its id
-    is in range.
-    """
+    """True for a retry or dead-letter topic and an id in range: nameservers can create it."""
     is_own = is_retry_topic(queue.topic) or is_dlq_topic(queue.topic)
     return is_own and queue.queue_id < QUEUES_MAX and not group_fault(owner_of(queue.topic))
 

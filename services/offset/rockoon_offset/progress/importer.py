@@ -75,10 +75,7 @@ class Importer:
     """Imports committed offsets of groups from files.
 
     Args:
-        table: existing queues.
-        subscriptions: records missing subscriptions and groups.
         group_queues: creates missing retry and dead-letter queues.
-        brokers: ends of the queues, which bound the offsets.
         watch: notified of changed progress.
         now_ms: wall clock, epoch milliseconds.
     """
@@ -181,10 +178,7 @@ class Importer:
         """Return the change that an entry makes, or the reason why it is skipped.
 
         Args:
-            entry: the entry.
             asked: create revisions of the queues at the time of the broker calls.
-            states: results of the broker calls.
-            options: options of the import.
         """
         queue = entry.queue
         if refusal := options.made.refusal(queue):
@@ -219,11 +213,7 @@ class Importer:
     async def _subscribed(
         self, readers: Iterable[tuple[str, str]]
     ) -> dict[tuple[str, str], GroupSubscription | RockoonError]:
-        """Return the subscriptions of groups to topics. Missing subscriptions and groups are
-        created.
-
-        Args:
-            readers: pairs of group and topic.
+        """Return the subscriptions of (group, topic) pairs; missing ones and groups are created.
 
         Raises:
             NameserverUnavailable: no nameserver answers.
@@ -264,9 +254,7 @@ class Importer:
         self._watch.progress_reset(group, [step.queue], member)
 
     def _make_known(self, group: str, incarnation: int, member: str, topic: str) -> None:
-        """Record a member with imported progress as known, so that existing queues are not new to
-        it.
-        """
+        """Record a member with imported progress: existing queues are not new to it."""
         found = self._table.topics.get(topic)
         revision = max(found.create_revisions.values(), default=0) if found else 0
         known = self._store.ledger.known.reads(

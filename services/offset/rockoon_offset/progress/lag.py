@@ -27,10 +27,7 @@ class Lags:
     """Computes the lag of groups.
 
     Args:
-        table: queues and groups.
-        brokers: ends of the queues.
         membership: pulled positions of the members.
-        filters: filters of the readers.
         now_ns: monotonic.
         rows_max: maximum rows of one reply.
         visibility_ms: clock of visibility times, epoch milliseconds.
@@ -132,9 +129,7 @@ class Lags:
         ]
 
     def _received(self, group: str, queue: MessageQueue) -> ReceivedQueue | None:
-        """Return the state of a queue that receivers read; None: they have acquired nothing from
-        it.
-        """
+        """Return the state of a queue that receivers read; None: they acquired nothing."""
         window = self._store.ledger.windows.find(group, queue)
         if window is None or not window.since:
             return None
@@ -172,9 +167,7 @@ class Lags:
         return subscribed | {each.queue.topic for each in self._store.ledger.each_progress(group)}
 
     def _of_this_queue(self, reader: str, queue: MessageQueue) -> Progress | None:
-        """Return a group's progress on a queue, unless it belongs to a deleted queue of the same
-        name.
-        """
+        """Return a group's progress on a queue, unless it is of a deleted one of its name."""
         progress = self._store.ledger.find(reader, queue)
         if progress is None or progress.incarnation != self._table.create_revision_or_none(queue):
             return None

@@ -68,9 +68,7 @@ class ReceivedQueue(NamedTuple):
 
 
 class LagParts(NamedTuple):
-    """Number of messages in each part of the lag, from the committed offset to the end of a
-    queue.
-    """
+    """Number of messages in each part of the lag, from committed offset to the queue's end."""
 
     lost: int
     settled_above: int
@@ -148,8 +146,6 @@ def received_parts(lag: int, deleted: int, progress: Progress, received: Receive
     Args:
         lag: number of messages from the committed offset on.
         deleted: how many of them, the first ones, retention has deleted.
-        progress: has the committed offset.
-        received: state by receivers.
     """
     kept = received.kept_below(progress.offset + deleted) if deleted else 0
     lost = max(0, deleted - kept)
@@ -176,9 +172,7 @@ def pulled_offset(
     owner: MemberLease | None,
     received: ReceivedQueue | None = None,
 ) -> int | None:
-    """Return the first offset that no reader has pulled or acquired, if above the committed
-    offset.
-    """
+    """Return the first offset not pulled or acquired, if above the committed offset."""
     if progress is not None and received is not None:
         ready = received.first_ready
         return ready if ready > progress.offset else None

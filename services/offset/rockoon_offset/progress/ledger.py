@@ -71,8 +71,6 @@ def check_commit(
     """Raise an error if a commit must be refused.
 
     Args:
-        commit: the commit.
-        progress: the stored progress.
         incarnation: create revision of the queue in the current routes; None: unknown.
         end: a recent end of the queue; None: unknown.
 
@@ -108,9 +106,7 @@ def check_commit(
 
 
 class Ledger(LedgerState):
-    """Operations of readers, members and operators on progress. Each changes the state and returns
-    records.
-    """
+    """Operations of readers, members and operators: each changes the state, returns records."""
 
     def service_started(self) -> list[Record]:
         return self.apply_all([self.counters._replace(starts=self.counters.starts + 1)])
@@ -172,9 +168,7 @@ class Ledger(LedgerState):
     def commit(
         self, commit: OffsetCommit, incarnation: int | None, end: int | None, now_ms: int
     ) -> list[Record]:
-        """Move a reader's offset. If nothing changes, there are no records. Arguments and errors
-        are those of `check_commit`.
-        """
+        """Move a reader's offset, if it changes. For arguments and errors see `check_commit`."""
         check_commit(commit, self.find(commit.group, commit.queue), incarnation, end)
         progress = self.table.of(commit.group)[commit.queue]
         # A client may commit the same offset every few seconds. The journal must not grow.

@@ -79,9 +79,7 @@ class AppliedResets:
 
 
 class LedgerState:
-    """State of the ledger in memory: progress by reader and queue, windows, applied resets,
-    members.
-    """
+    """The ledger in memory: progress by reader and queue, windows, resets, members."""
 
     def __init__(self) -> None:
         self.table = ProgressTable()
@@ -98,9 +96,7 @@ class LedgerState:
         return self.table.find(group, queue)
 
     def owning_progress(self, group: str, queue: MessageQueue) -> Progress | None:
-        """Return the progress that names the owner of a queue: current progress, or progress
-        removed by an undo.
-        """
+        """Return the progress that names a queue's owner, even if an undo removed it."""
         return self.table.owning_progress(group, queue)
 
     def all_owning_progress(self, group: str) -> Mapping[MessageQueue, Progress]:
@@ -125,7 +121,6 @@ class LedgerState:
         former queue of a name that was deleted and created again.
 
         Args:
-            group: the reader.
             revision: revision of the routes.
         """
         stored = self.stored(group, queue)

@@ -54,8 +54,6 @@ def to_rocketmq(progress: Iterable[Progress], broker: str, changes: int, now_ms:
     """Return the consumerOffset.json of one broker.
 
     Args:
-        progress: progress on queues of any broker.
-        broker: name of the broker whose queues are written.
         changes: number that grows with each change of progress.
         now_ms: time of the file's version, epoch milliseconds.
     """

@@ -34,9 +34,7 @@ class ProgressTable:
         return self._progress.get(reader, {}).get(queue)
 
     def owning_progress(self, reader: str, queue: MessageQueue) -> Progress | None:
-        """Return the progress that names the owner of a queue: current progress, or progress
-        removed by an undo.
-        """
+        """Return the progress that names a queue's owner, even if an undo removed it."""
         found = self.find(reader, queue)
         return self._reverted.get(reader, {}).get(queue) if found is None else found
 
@@ -46,9 +44,7 @@ class ProgressTable:
         return {**self._reverted.get(reader, {}), **self.of(reader)}
 
     def deleted(self, reader: str, queue: MessageQueue) -> int | None:
-        """Return the incarnation of the deleted queue of this name on which the reader had
-        progress, else None.
-        """
+        """Return the deleted queue's incarnation on which the reader had progress, else None."""
         return self._deleted.get((reader, queue))
 
     def of(self, reader: str) -> Mapping[MessageQueue, Progress]:
@@ -136,9 +132,7 @@ class ProgressTable:
         self._deleted = {key: at for key, at in self._deleted.items() if key[0] not in readers}
 
     def snapshot(self) -> Iterator[Record]:
-        """Yield the records that restore the table. The state is copied now; the iterator may run
-        later.
-        """
+        """Yield the records that restore the table, from a copy of the state made now."""
         progress = [queues.copy() for queues in self._progress.values()]
         reverted = [queues.copy() for queues in self._reverted.values()]
         deleted = self._deleted.copy()

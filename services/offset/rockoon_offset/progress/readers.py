@@ -33,9 +33,7 @@ def in_order(reader: str) -> tuple[str, str]:
 
 
 def member_fault(member: str) -> str:
-    """Return the reason why a member id is invalid for a member with its own progress; empty if
-    valid.
-    """
+    """Return why a member with its own progress cannot have this id; empty if it can."""
     if MEMBER.fullmatch(member):
         return ""
     return f"{member[:140]!r} is not 1 to 128 letters, digits and . _ -"

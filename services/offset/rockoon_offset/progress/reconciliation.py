@@ -29,12 +29,7 @@ NONE_DELETED = Deletions(since=1)
 
 
 class Reconciliation:
-    """Adapts progress to changed routes. Like operations of the ledger, each method changes the
-    state and returns its records.
-
-    Args:
-        state: state of the ledger; changed by the operations.
-    """
+    """Adapts progress to changed routes: each method changes the state, returns its records."""
 
     def __init__(self, state: LedgerState) -> None:
         self._state = state
@@ -81,7 +76,6 @@ class Reconciliation:
         Args:
             revision: revision of the routes.
             incarnation: incarnation of the group of this name in the routes; None: no group.
-            deletions: deletions in the routes.
         """
         seen = self._state.counters.route_revision
         former = self._incarnations_of(group) - {incarnation}
@@ -127,9 +121,7 @@ class Reconciliation:
         return self._state.apply_all(records)
 
     def delete_missing_topics(self, topics: Iterable[str], deletions: Deletions) -> list[Record]:
-        """Delete all progress on topics that are missing from the routes, if the routes record
-        their deletion.
-        """
+        """Delete progress on topics missing in the routes, if their deletion is recorded."""
         seen = self._state.counters.route_revision
         read = dict.fromkeys(topics, 0)
         for progress in (*self._state.table, *self._state.table.reverted()):
@@ -191,9 +183,7 @@ class Reconciliation:
         )
 
     def missing_in(self, topics: Collection[str], groups: Collection[str]) -> list[str]:
-        """Return the topics and groups that have progress and are missing from the routes, as texts
-        for an operator.
-        """
+        """Return texts about topics and groups that have progress and are not in the routes."""
         read = {progress.queue.topic for progress in self._state.table}
         return [
             *(f"topic {name}" for name in sorted(read.difference(topics))),
@@ -227,7 +217,6 @@ class Reconciliation:
             revision: revision of the routes; they do not know later incarnations.
             create_revision: create revision of a queue in the routes; None: missing.
             groups: name → incarnation in the routes.
-            deletions: deletions in the routes.
         """
         seen = self._state.counters.route_revision
 

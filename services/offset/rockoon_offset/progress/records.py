@@ -75,9 +75,7 @@ class Removed(NamedTuple):
 
 
 class Reverted(NamedTuple):
-    """Record that removes progress but keeps the owner; the next reader of the queue starts as a
-    new reader.
-    """
+    """Removal of progress but not of the owner; the queue's next reader starts as a new one."""
 
     # The removed progress, with its last epoch.
     progress: Progress
@@ -137,9 +135,7 @@ class ResetStep(NamedTuple):
 
 
 class ResetApplied(NamedTuple):
-    """Record of a reset, from which the reset can be undone. ProgressPut records have the new
-    progress.
-    """
+    """A reset that can be undone by this record; ProgressPut records have the new progress."""
 
     reset_id: str
     group: str
@@ -315,7 +311,6 @@ def encode(record: Record, level: int = LEVEL) -> bytes:
     """Return the journal form of a record.
 
     Args:
-        record: one of this module's.
         level: feature level of the services that must be able to read it.
     """
     if not level:
@@ -374,11 +369,7 @@ def _remove_defaults(fields: list[Any], defaults: Iterable[Any]) -> None:
 
 
 def decode(data: bytes) -> Record:
-    """Decode a record from its journal form.
-
-    Raises:
-        ValueError: the record has a kind or fields that this version does not know.
-    """
+    """Decode a record. Raises ValueError for a kind or fields of a later version."""
     kind, *rest = json.loads(data)
     try:
         return _decode(kind, rest)

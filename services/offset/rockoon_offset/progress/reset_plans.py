@@ -69,8 +69,6 @@ class ResetPlans:
     """Plans, applies and undoes resets.
 
     Args:
-        table: queues and groups.
-        brokers: ends of the queues.
         watch: notified of resets.
         plan_seconds: how long a plan can be applied.
         now_ms: wall clock.
@@ -328,12 +326,7 @@ class ResetPlans:
     def _source(
         self, target: resets.Target, members: Sequence[str], queues: Sequence[MessageQueue]
     ) -> dict[tuple[str, MessageQueue], Progress | None]:
-        """Return the progress that a reset clones; empty if it clones none.
-
-        Raises:
-            GroupNotFound: the group to clone is not in the routes.
-            RouteNotReached: as `_steps`.
-        """
+        """Return the progress that a reset clones, or nothing. Raises like `_steps`."""
         if not target.group:
             return {}
         if target.group not in self._table.groups:

@@ -24,9 +24,7 @@ class TargetKind(enum.Enum):
 
 
 class Target(NamedTuple):
-    """Target of a reset. `value` is an offset, a time, a duration or a shift, depending on the
-    kind.
-    """
+    """Target of a reset; `value` is an offset, a time, a duration or a shift, by its kind."""
 
     kind: TargetKind
     value: int = 0

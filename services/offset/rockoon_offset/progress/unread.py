@@ -61,9 +61,6 @@ async def unread_in(
     """Count the messages in ranges of queues that known groups have not read.
 
     Args:
-        ranges: the ranges.
-        ledger: progress.
-        table: groups, subscriptions and queues.
         waited_groups: groups whose unread messages set `is_waited_for`; `*`: every group.
         cluster_rule: new-queue rule of groups without their own.
     """
@@ -128,9 +125,7 @@ def _not_started(
 
 
 def retrying(topic: str) -> set[str]:
-    """Return the group of a retry topic, which reads the topic without a subscription; else
-    empty.
-    """
+    """Return a retry topic's group, which reads it without a subscription; else empty."""
     return {topic.removeprefix(RETRY_TOPIC_PREFIX)} if is_retry_topic(topic) else set()
 
 

@@ -19,9 +19,7 @@ SERVICES = (
 
 
 class LeaderEndpoint:
-    """gRPC servicer of OffsetService and InFlightService. Refuses all calls before `serve` and
-    after `refuse`.
-    """
+    """gRPC servicer for clients; refuses all calls before `serve` and after `refuse`."""
 
     def __init__(self) -> None:
         # Method name → method; names are unique over both services. Empty while calls are refused.

@@ -36,16 +36,7 @@ WAITING_BYTES_MAX = 16 << 20
 
 
 class LeaderStore:
-    """`ProgressStore` of a replica that leads: appends changes of the ledger to the replicated
-    journal.
-
-    Args:
-        journal: open journal of a replica that leads.
-        replica: the replica.
-        root: directory of the store.
-        cluster: the cluster that the store belongs to.
-        name: name of the log.
-    """
+    """`ProgressStore` of a replica that leads: appends changes to the replicated journal."""
 
     def __init__(
         self, journal: JournalLog, replica: Replica, root: Path, cluster: StoreCluster, name: str
@@ -143,9 +134,7 @@ class LeaderStore:
         self._waiting.clear()
 
     async def run(self) -> None:
-        """Append waiting changes to the journal once appends are allowed, and the states of new
-        files, until cancelled.
-        """
+        """Append waiting changes and new files' states once allowed, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._append_waiting(), name="waiting progress")
             tasks.create_task(self._append_states(), name="states of the journal's files")

@@ -41,11 +41,7 @@ STORE_ID_FILE = "store_id"
 
 
 class CopyMetrics:
-    """Measures the metrics of a replica, and of its service while it leads.
-
-    Args:
-        root: directory of the store.
-    """
+    """Measures the metrics of a replica, and of its service while it leads."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

@@ -31,12 +31,6 @@ class OffsetCopy:
     """The offset service on one replica (`LogService`): opens the journal, serves clients while
     this replica leads.
 
-    Args:
-        replica_id: store id of this replica.
-        endpoint: servicer for clients.
-        stop: ends the process.
-        assembled: creates the parts of a service over a store.
-
     Attributes:
         parts: parts of the service; None while this replica does not lead.
     """
@@ -84,9 +78,7 @@ class OffsetCopy:
         return self._journal
 
     def damage_of(self, failure: Exception) -> int | None:
-        """Return None: a frame that cannot be read at a start may be uncommitted, so none is known
-        as damaged.
-        """
+        """Return None: an unreadable frame may be uncommitted, so none is known as damaged."""
         del failure
         return None
 

@@ -55,13 +55,7 @@ class GroupSubscription(NamedTuple):
 
 
 class Subscriptions:
-    """Finds subscriptions of groups in the routes, and requests that a nameserver records missing
-    ones.
-
-    Args:
-        table: the routes.
-        nameservers: record new subscriptions.
-    """
+    """Finds groups' subscriptions, and has nameservers record missing ones."""
 
     def __init__(self, table: OffsetRoutes, nameservers: Nameservers) -> None:
         self._table = table
@@ -78,10 +72,6 @@ class Subscriptions:
         self, group: str, topic: str, *, create_group: bool = False
     ) -> GroupSubscription:
         """Return a subscription; if it is not in the routes, a nameserver records it.
-
-        Args:
-            topic: the topic that the group reads.
-            create_group: create the group if it does not exist.
 
         Raises:
             RockoonError: no nameserver could record the subscription, or a nameserver refused it.
@@ -133,10 +123,7 @@ class Resolver:
 
     Args:
         store: progress; decisions are durable before they are returned.
-        routes: create revisions and groups.
         subscriptions: revisions at which groups subscribed.
-        groups: owners of the queues.
-        brokers: ends of the queues.
         cluster_rule: new-queue rule of groups without their own.
         route_wait_seconds: how long to wait for the route revision of the reader.
         now_ms: wall clock.
@@ -178,7 +165,6 @@ class Resolver:
 
         Args:
             member_id: id of the member; empty for a reader without membership.
-            queues: the queues to start on.
             reader: start policy of the reader.
             route_revision: revision of the routes that the reader uses.
             own: the member has its own progress.
@@ -272,9 +258,7 @@ class Resolver:
         queues: Sequence[MessageQueue],
         answers: dict[MessageQueue, ResolvedStart | RockoonError],
     ) -> dict[str, GroupSubscription]:
-        """Return the group's subscription to each topic. If a queue cannot be subscribed, its error
-        is put into `answers`.
-        """
+        """Return the group's subscription to each topic; errors go into `answers`."""
         subscribed: dict[str, GroupSubscription] = {}
         refused: dict[str, RockoonError] = {}
         for queue in queues:
@@ -430,9 +414,7 @@ class Resolver:
         facts: Facts,
         offset_at_time: int | None,
     ) -> ResolvedStart | RockoonError | None:
-        """Decide a start position and store it. None: the queue must be decided again, because its
-        state changed.
-        """
+        """Decide and store a start position; None if the state changed: decide again."""
         decision = self._judge(group, group_incarnation, queue, facts, offset_at_time)
         if decision is None or isinstance(decision, RockoonError):
             return decision

@@ -113,13 +113,7 @@ class OpenCalls:
 
 
 class Caller:
-    """The caller of one call.
-
-    Args:
-        keys: the current keys, read for every check.
-        key_id: name of the caller's key.
-        call: the caller's call.
-    """
+    """The caller of one call, by the name of its key."""
 
     def __init__(self, keys: KeyTable, key_id: str, call: OpenCall) -> None:
         self._keys = keys

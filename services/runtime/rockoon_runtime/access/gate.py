@@ -163,8 +163,6 @@ def gated(
     not parsed before their signature is verified.
 
     Args:
-        gate: permits or refuses calls.
-        path: path of the method.
         behaviour: the method; it handles its own errors.
         parse: parses a request.
         abort: ends a call with an error.
@@ -289,11 +287,6 @@ def cluster_secrets(settings: AccessSettings) -> Secrets:
 
 def access_gate(settings: AccessSettings, cluster: Credentials | None, rules: Rules) -> Gate | None:
     """Return the gate in front of a service's methods; None if access is off.
-
-    Args:
-        settings: settings of the service.
-        cluster: result of `cluster_credentials`.
-        rules: the rule of each of its methods.
 
     Raises:
         SettingsError: the second cluster secret is not valid.

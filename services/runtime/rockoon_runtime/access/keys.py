@@ -42,11 +42,7 @@ def covers(pattern: str, resource: str) -> bool:
 
 
 class KnownKey:
-    """One version of an access key.
-
-    Args:
-        info: the key as received from a nameserver.
-    """
+    """One version of an access key."""
 
     def __init__(self, info: AccessKeyInfo) -> None:
         self.info = info
@@ -68,11 +64,9 @@ class KnownKey:
         return (self.info.verifier,)
 
     def may(self, action: Action, resource: str) -> bool:
-        """True if the key has a permission.
+        """True if the key has a permission on "topic:NAME", "group:NAME" or "cluster".
 
-        Args:
-            action: "see" is included in each of the others.
-            resource: "topic:NAME", "group:NAME" or "cluster".
+        Each other action includes "see".
         """
         found = self._answers.get((action, resource))
         if found is None:
@@ -125,11 +119,7 @@ def understood(permission: AccessPermission) -> AccessPermission:
 
 
 class KeyTable:
-    """All keys that a service knows.
-
-    Args:
-        cluster_secrets, on_cluster_change: see `ClusterKey`.
-    """
+    """All keys that a service knows; for the arguments see `ClusterKey`."""
 
     def __init__(
         self, cluster_secrets: Secrets, on_cluster_change: Callable[[], None] = lambda: None

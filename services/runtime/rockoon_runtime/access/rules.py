@@ -53,11 +53,7 @@ SERVICES = f"cluster, as {CLUSTER_KEY_ID!r}"
 
 
 def check(key: KnownKey, rule: Rule, request: Any) -> None:
-    """Check that a key may make a call.
-
-    Raises:
-        NotPermitted: a permission is missing.
-    """
+    """Raise NotPermitted if a key lacks a permission for a call."""
     if rule.services_only and key.key_id != CLUSTER_KEY_ID:
         raise NotPermitted(key=key.key_id, action="admin", resource=SERVICES)
     for action, resource in rule.needs(request):

@@ -38,13 +38,9 @@ def traced_call(
     traceparent: str,
     behaviour: Callable[[Any, Any], Awaitable[Any]],
 ) -> Callable[[Any, Any], Awaitable[Any]]:
-    """Return a method within a span of its call. The span records an exception and raises it.
+    """Return a method within a span of its call, if the caller's trace is sampled.
 
-    Args:
-        tracer: continues sampled traces, and starts none.
-        path: path of the method, "/package.Service/Method".
-        traceparent: the caller's.
-        behaviour: the method.
+    The span records an exception and raises it.
     """
     service, _, method = path.lstrip("/").partition("/")
 

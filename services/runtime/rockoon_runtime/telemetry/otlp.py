@@ -54,13 +54,7 @@ def resource_of(labels: Mapping[str, str]) -> "Resource":
 
 
 def meter_provider(endpoint: str, interval_seconds: float, snapshots: Snapshots) -> "MeterProvider":
-    """Return a provider that sends a service's metrics periodically, from its own thread.
-
-    Args:
-        endpoint: URL of the collector.
-        interval_seconds: between two exports.
-        snapshots: source of the values.
-    """
+    """Return a provider that sends metrics to a collector periodically, by its own thread."""
     from opentelemetry.sdk.metrics import MeterProvider, ObservableCounter, ObservableGauge
     from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
@@ -109,7 +103,6 @@ def exported_histograms(snapshots: Snapshots, began_ns: int) -> "Iterable[Export
     """Yield the histograms of the snapshot from which the other metrics came.
 
     Args:
-        snapshots: source of the values.
         began_ns: when counting began, epoch nanoseconds.
     """
     from opentelemetry.sdk.metrics.export import AggregationTemporality, Histogram

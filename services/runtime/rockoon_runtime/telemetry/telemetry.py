@@ -59,10 +59,6 @@ class Telemetry:
 
     Args:
         node_type: "broker", "nameserver" or "offset".
-        cluster: the cluster's name.
-        node_id: the node's name.
-        settings: selects the exports.
-        table: all metrics of the service.
         measure: returns their values; runs on the loop that enters this object.
 
     Raises:

@@ -162,13 +162,11 @@ class Compaction:
 
     Args:
         root: the store directory.
-        disk: the file layer.
         dropped: marks of deleted topics.
         by_quorum: the log has other copies. Until this copy learns which topics are compacted it
             is a follower; its leader keeps the messages that no generation has.
 
     Attributes:
-        by_quorum: as given.
         generation: open; None if there is none.
         coverages: covered range of each queue.
         identity: identity of the generation on all copies of the log; 0: there is none.
@@ -283,7 +281,6 @@ class Compaction:
 
         Args:
             directory: complete, with `manifest.json`; it is renamed, or removed if refused.
-            manifest: its manifest.
             done: called once on the owner's thread, with the reason of the refusal or, when the
                 generation is active, with an empty text.
             leader_marks: see `Offer`.
@@ -299,7 +296,6 @@ class Compaction:
         """Continue pending work.
 
         Args:
-            now_ms: epoch milliseconds.
             proven_end: physical offset up to which the log is durable and listed in its queues.
         """
         self._now_ms = now_ms
@@ -629,7 +625,6 @@ class Compaction:
         them.
 
         Args:
-            topic: topic of the records.
             key_hash: `hashes.index_key_hash` of `topic#key`. Other keys may have the same hash.
             begin_ms, end_ms: store times, epoch milliseconds, inclusive.
         """

@@ -31,7 +31,6 @@ def oldest_uncompacted(
     """Return the oldest message of some topics that the log has but the active generation lacks.
 
     Args:
-        topics: compacted topics.
         coverages: ranges of queues that the active generation covers.
         known: the result of the previous call; its record is not read again.
 

@@ -70,11 +70,8 @@ class OpenGeneration:
     """A generation with open files; owned by one thread at a time.
 
     Args:
-        directory: the generation's directory.
-        manifest: its manifest.
         parts: entries of each part, already checked against the manifest.
         fds: descriptors of the parts' records, closed by `close`.
-        disk: file layer.
     """
 
     def __init__(
@@ -228,7 +225,6 @@ class OpenGeneration:
         """Return physical offsets of a topic's records with a key of this hash, ascending.
 
         Args:
-            topic: topic of the records.
             key_hash: see `PartEntries`.
             begin_ms, end_ms: store times, inclusive.
         """
@@ -287,8 +283,6 @@ def open_generation(
     """Open a generation: reads entries in full; of record files, only the size is checked.
 
     Args:
-        directory, manifest: the generation.
-        disk: file layer.
         pause: called between steps; an exception from it ends the call.
 
     Raises:

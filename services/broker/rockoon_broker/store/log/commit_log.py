@@ -50,8 +50,6 @@ class CommitLog:
     """The open log. Owned by one thread; the Syncer only borrows file descriptors.
 
     Args:
-        directory: where the files are.
-        file_bytes: size of each file.
         starts: start offsets of the files to open, ascending without a gap.
         end: physical offset after the last record, as recovery found it.
         claim_reserved: returns the descriptor of a file reserved ahead, or None.
@@ -116,7 +114,6 @@ class CommitLog:
         Creates the next file if necessary. `end` does not move.
 
         Args:
-            batch_bytes: size of the batch.
             in_next_file: the batch must be the first of a file.
 
         Raises:

@@ -102,8 +102,7 @@ class Epochs:
     def boundaries(self, log_min: int, log_end: int) -> list[Boundary]:
         """Return each known epoch with its range; the last one ends at `log_end`.
 
-        Args:
-            log_min, log_end: range of the log. An empty log has no epochs.
+        An empty log has no epochs.
         """
         if log_min == log_end:
             return []
@@ -114,9 +113,6 @@ class Epochs:
 
 def marks_among(frames: bytes, records: Scan) -> Iterator[tuple[int, Mark]]:
     """Yield the marks among scanned records, each with its position in `frames`.
-
-    Args:
-        frames: the scanned bytes.
 
     Raises:
         ValueError: a record is tagged as a mark but cannot be decoded.
@@ -134,7 +130,6 @@ def renewals_among(marks: Iterable[tuple[int, Mark]], records: Scan, base: int) 
     """Return the marks after which topics restart.
 
     Args:
-        marks: `marks_among` the records.
         base: physical offset of the scanned bytes.
     """
     found = []
@@ -170,7 +165,6 @@ def find_epochs(log: CommitLog, queues: ConsumeQueues, own_records: Iterable[int
     """Return the epochs of a log.
 
     Args:
-        log, queues: open.
         own_records: physical offsets of records of the log's own topic that recovery read.
 
     Raises:

@@ -157,7 +157,6 @@ def find_record(log: CommitLog, position: int, end: int, bytes_max: int | None) 
     agree where records begin. A reader that needs a body checks it.
 
     Args:
-        log: open; called on its owner's thread.
         position: any physical offset; below the log's beginning means the beginning.
         end: physical offset at which a record starts or the log ends.
         bytes_max: maximum distance in which a record may start; None means up to the end.
@@ -191,8 +190,6 @@ def rewrite_closed(directory: Path, file_bytes: int, disk: Disk, offset: int, da
 
     Args:
         directory: the CommitLog directory.
-        file_bytes: size of each file.
-        disk: the file layer.
         offset: physical offset of the record.
         data: whole records.
 

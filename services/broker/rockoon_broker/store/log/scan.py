@@ -38,8 +38,6 @@ class LogScan:
     """One pass over the log; its fields hold the result.
 
     Args:
-        directory: the CommitLog directory.
-        file_bytes: size of each file.
         starts: start offsets of the files, ascending.
         checksums, checksums_from: see `scan`; `checksums_from` is a physical offset.
         delay_levels_ms: delays of levels 1, 2, ... for the deliver times of delayed records.

@@ -112,7 +112,6 @@ class Syncer:
     """The syncer's thread and the state that it shares with the owner.
 
     Args:
-        disk: the file layer.
         markers: checkpoint and recovery point files; used only by this thread until `stop`.
         file_bytes: size of a CommitLog file.
         on_synced: called on this thread with the new durable end; must not block.
@@ -180,7 +179,6 @@ class Syncer:
         """Request a sync of the log.
 
         Args:
-            request: what to sync.
             inline_bytes_max: if at most this many bytes are unsynced, the owner may sync them
                 inline, which is cheaper than a handover. If the sync succeeds, `synced_end` is set
                 and `on_synced` is not called.

@@ -55,7 +55,6 @@ class TimeRuns:
 
     Args:
         log: open and recovered.
-        disk: file layer of the log.
         newest_ms: store time of its newest record, 0 if there is none.
 
     Attributes:

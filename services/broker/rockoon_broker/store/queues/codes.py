@@ -143,7 +143,6 @@ def proved_count(
     """Return how many leading entries match their records, code included; reads the records.
 
     Args:
-        log: open.
         key, offset: the queue and the offset of the first entry.
         entries: plausible entries.
         delay_levels_ms: see `scan`.

@@ -74,7 +74,6 @@ class ConsumeQueues:
 
     Args:
         root: the `consumequeue` directory.
-        file_entries: entries per file.
         open_files_max: maximum number of open descriptors.
     """
 

@@ -81,7 +81,6 @@ def parted(
     """Split a chunk before each record after which topics restart.
 
     Args:
-        chunk: scanned records.
         renewals: the renewals among them, in log order.
 
     Yields:
@@ -101,7 +100,6 @@ def entry_runs(chunk: ScannedChunk, marks: Mapping[str, int]) -> Iterator[EntryR
     """Split a chunk's records into runs, in log order per queue; a queue may have several.
 
     Args:
-        chunk: scanned records.
         marks: topic to the physical offset below which its records are deleted.
     """
     records = chunk.records

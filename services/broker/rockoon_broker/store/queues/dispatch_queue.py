@@ -89,7 +89,6 @@ class DispatchQueue:
     """The contiguous batches whose entries are not in the ConsumeQueues yet.
 
     Args:
-        queues: receives the entries.
         log: source of `UnreadRange` ranges.
         dropped: deleted topics, whose records have no entries.
         delay_levels_ms: see `scan`.
@@ -144,11 +143,7 @@ class DispatchQueue:
         self._waiting.append(batch)
 
     def add_unread(self, end: int, renewals: Iterable[Renewal]) -> None:
-        """Add the range of an opened log up to a physical offset.
-
-        Args:
-            renewals: renewals in the range.
-        """
+        """Add an opened log's range up to a physical offset, with its renewals."""
         at = self.end
         for renewal in renewals:
             if renewal.first > at:

@@ -90,7 +90,6 @@ class DroppedTopics:
         """Mark topics as deleted: their records below `log_end` are ignored from now on.
 
         Args:
-            log_end: end of the log.
             counted: topic to its counts in each recovery point that a start may use.
         """
         points = {point for of_topic in counted.values() for point in of_topic}
@@ -109,7 +108,6 @@ class DroppedTopics:
         """Drop the generations' messages of some topics.
 
         Args:
-            topics: the overtaken topics.
             log_min: new beginning of the log.
         """
         overtaken = {**self._content.overtaken, **dict.fromkeys(topics, log_min)}

@@ -28,13 +28,7 @@ FileKey = tuple[str, int, int]
 
 
 class QueueFiles:
-    """The files of all queues of a store. Used by the store's owner.
-
-    Args:
-        root: the `consumequeue` directory.
-        file_bytes: size of each file.
-        open_files_max: maximum number of open descriptors.
-    """
+    """The files of all queues of a store. Used by the store's owner."""
 
     def __init__(self, root: Path, file_bytes: int, open_files_max: int, disk: Disk) -> None:
         self._root = root
@@ -186,12 +180,7 @@ class Misfit:
 
 
 def find_misfits(root: Path, file_bytes: int, disk: Disk) -> list[Misfit]:
-    """Check every queue's directory; changes nothing.
-
-    Args:
-        root: the `consumequeue` directory.
-        file_bytes: size of each file.
-    """
+    """Check every queue's directory below `consumequeue`; changes nothing."""
     if root.exists() and not root.is_dir():
         return [Misfit(root, "no directory")]
     found = list(_in_the_way(root))

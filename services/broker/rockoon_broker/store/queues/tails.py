@@ -46,11 +46,7 @@ class CachedTail:
 
 
 class QueueTailCache:
-    """Tails of the most recently written queues. Used by the store's thread.
-
-    Args:
-        bytes_max: limit of all tails together.
-    """
+    """Tails of the newest queues, up to `bytes_max` together. Used by the store's thread."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max

@@ -147,9 +147,7 @@ class Reader:
     """Reads of an open log and its queues; owned by the thread that owns the store.
 
     Args:
-        log, queues: open.
         runs: time runs of the log; searches by time are binary within a run.
-        repair: repairs damaged entries.
         settings: distance from the end that counts as in memory, and the delays of levels.
         tails: cache of the newest messages.
     """

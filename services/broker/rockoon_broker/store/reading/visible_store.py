@@ -288,7 +288,6 @@ class VisibleStore:
         """Read messages of one queue.
 
         Args:
-            topic, queue_id: the queue.
             offset: offset of the first message.
             messages_max: maximum of messages returned.
             bytes_max: maximum of bytes returned; the first message is returned whatever its size.
@@ -451,7 +450,6 @@ class VisibleStore:
         """Return the queue offset for a store time.
 
         Args:
-            topic, queue_id: the queue.
             timestamp_ms: epoch milliseconds.
             boundary: LOWER: the first message at or after the time, or the max offset; UPPER: the
                 last message at or before the time, or the min offset.
@@ -473,7 +471,6 @@ class VisibleStore:
         """Return the status of a queue.
 
         Args:
-            topic, queue_id: the queue.
             with_residency: also ask the system whether the oldest message is in memory, which is
                 slow.
             with_times: also read the store times of the oldest and the newest message.

@@ -133,9 +133,7 @@ def point_fits(point: RecoveryPoint, abort: Abort | None, checkpoint: Checkpoint
     """Return whether no other broker wrote to the store since `point` (invariant 2).
 
     Args:
-        point: as read.
         abort: `AbortFile.read()`.
-        checkpoint: as read from disk.
     """
     same_hands = point.clean if abort is None else abort.lineage == point.lineage
     return same_hands and checkpoint_crc(checkpoint) in point.checkpoint_crcs

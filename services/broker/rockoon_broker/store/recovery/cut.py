@@ -91,8 +91,6 @@ class LogCut:
 
     Args:
         root: the store directory.
-        directory: its CommitLog directory.
-        file_bytes: size of each file.
 
     Attributes:
         lost_files: files in `lost` with the removed bytes.

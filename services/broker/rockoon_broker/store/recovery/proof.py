@@ -42,8 +42,6 @@ class LogFiles:
     """Reads single records of a CommitLog that no process is writing.
 
     Args:
-        directory: the CommitLog directory.
-        file_bytes: size of each file.
         starts: start offsets of the files, ascending.
         delay_levels_ms: delays of levels 1, 2, ... for the deliver times of delayed records.
         checksums: False: check records only by their bodies.
@@ -74,7 +72,6 @@ class LogFiles:
         """Return the record at a physical offset; None if there is no whole one of that size.
 
         Args:
-            offset: physical offset.
             size: record size in bytes; 0: as the record states.
         """
         # Padded, because outside of all files the result is empty.
@@ -114,7 +111,6 @@ def proven_end(
     Args:
         log: has at least one file.
         queues: the ConsumeQueues' directory.
-        queue_file_bytes: size of each queue file.
         checkpoint: as the last broker left it.
     """
     durable_ms = checkpoint.dispatched_timestamp_ms()

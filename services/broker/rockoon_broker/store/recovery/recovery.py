@@ -116,7 +116,6 @@ def find_damage(
     damage. Changes nothing.
 
     Args:
-        log: the log files.
         boundary: physical offset at which a record starts.
         durable: a break is damage only if a durable record follows it.
     """
@@ -202,10 +201,6 @@ _TOPIC = LOG_TOPIC.encode()
 
 class OwnRecords:
     """Records of the log's own topic (epoch marks and topic marks) found so far, in log order.
-
-    Args:
-        directory: the CommitLog directory.
-        file_bytes: size of each file.
 
     Attributes:
         offsets: physical offsets of all these records.

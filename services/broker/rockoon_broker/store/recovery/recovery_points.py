@@ -31,9 +31,7 @@ class RecoveryPoints:
     decrease, the checkpoint is capped durably: otherwise later messages would count as durable.
 
     Args:
-        lineage: lineage of the store.
         checkpoint: as the last broker left it; its index fields are kept.
-        queues: queues of the store.
         markers: writes points; on the Syncer's thread while the Syncer runs.
         syncer: receives requests.
     """
@@ -141,11 +139,7 @@ class RecoveryPoints:
         )
 
     def is_newest(self, log_end: int) -> bool:
-        """Return whether the newest point, written or requested, covers the current state.
-
-        Args:
-            log_end: see `request`.
-        """
+        """Return whether the newest point, written or requested, covers the current state."""
         is_counted = self._newest_first_count == self._queues.first_count
         is_capped = not self.is_cap_new
         return is_capped and is_counted and self._newest[-1] == self._state(log_end)

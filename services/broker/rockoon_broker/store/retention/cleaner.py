@@ -59,10 +59,6 @@ class DeletedRanges:
 
     A damaged file is replaced at the next deletion: the reasons are only informative and must
     not prevent a store from opening.
-
-    Args:
-        root: the store directory.
-        disk: the file layer.
     """
 
     def __init__(self, root: Path, disk: Disk) -> None:
@@ -146,9 +142,6 @@ class ExpiryForecast:
         log: the open log; it may lose files while the forecast is used.
         newest_in: returns the store time of a file's newest message, epoch milliseconds.
         clock: provides the local hour.
-        usage: fill of the partition.
-        rules: retention limits.
-        bytes_per_second: growth rate of the log.
         now_ms: epoch milliseconds.
     """
 

@@ -103,10 +103,7 @@ def earliest_loss(
         newest_ms: newest store time in the file and all older ones, because an unexpired file
             keeps all later ones; for the last file `now_ms`, because it is still
             written to.
-        usage: the partition's fill now.
-        rules: the limits.
         before_bytes: bytes of the log before the file, which are deleted first.
-        bytes_per_second: growth rate of the log.
         now_ms: epoch milliseconds.
         local_hour: hour of the day, 0 to 23, at a time in epoch milliseconds.
     """

@@ -45,7 +45,6 @@ def mark_foreign(root: Path, disk: Disk, now_ms: int) -> None:
 
     Args:
         root: the store directory, after a successful recovery.
-        disk: the file layer.
         now_ms: epoch milliseconds.
 
     Raises:

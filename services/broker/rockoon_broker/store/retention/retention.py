@@ -209,14 +209,7 @@ def corrected_ages(files: Sequence[LogFileAge], now_ms: int) -> list[LogFileAge]
 def decide(
     facts: LogFacts, rules: RetentionRules, *, now_ms: int, local_hour: int
 ) -> RetentionDecision:
-    """Decide one clean pass.
-
-    Args:
-        facts: state of the log and the disk.
-        rules: retention limits.
-        now_ms: epoch milliseconds.
-        local_hour: 0 to 23.
-    """
+    """Decide one clean pass; `local_hour` is 0 to 23."""
     percent = facts.usage.used_percent
     refusal, full = refusals(facts.usage, facts.next_file_bytes, rules)
     is_pressed = percent > rules.forced_percent or bool(refusal)
@@ -268,9 +261,7 @@ def refusals(usage: DiskUsage, next_file_bytes: int, rules: RetentionRules) -> t
     """Return why clients' appends are refused and why all are; empty texts: accepted.
 
     Args:
-        usage: fill of the partition.
         next_file_bytes: size of a CommitLog file that has to be created next, 0 for none.
-        rules: the limits.
     """
     percent = usage.used_percent
     last_percent = min(rules.full_percent + rules.reserve_percent, 100)
