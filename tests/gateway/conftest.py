@@ -1,6 +1,7 @@
 """A cluster for all tests of a file, and a gateway for each test."""
 
-from collections.abc import AsyncIterator, Iterator
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
@@ -32,3 +33,11 @@ async def client(gateway: RunningGateway) -> AsyncIterator[WireClient]:
 async def cluster(local_cluster: LocalCluster) -> AsyncIterator[rockoon.Cluster]:
     async with rockoon.connect(local_cluster.nameservers) as connected:
         yield connected
+
+
+@pytest.fixture
+def stopped(local_cluster: LocalCluster) -> Iterator[Callable[[signal.Signals], None]]:
+    """Sends signals to the process of the cluster, and resumes it at the end of the test."""
+    (node,) = local_cluster.nodes
+    yield node.signal
+    node.signal(signal.SIGCONT)

@@ -1,7 +1,9 @@
 """A gateway that goes: who waits is answered, what is on its way is stored."""
 
 import asyncio
+import signal
 import time
+from collections.abc import Callable
 
 from google.protobuf.duration_pb2 import Duration
 from grpc import aio
@@ -9,12 +11,15 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import rockoon
 from gateway.gateways import running_gateway
+from gateway.metrics_page import metrics_page
 from gateway.reading import read
 from gateway.wire_client import WireClient, message
 from rockoon.local.cluster import LocalCluster
+from rockoon.local.directory import choose_port
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
+from support.eventually import answered
 
 # Longer than the test may take: it is not waited for.
 POLL_SECONDS = 20
@@ -68,21 +73,29 @@ async def test_health_says_that_a_gateway_stops(local_cluster: LocalCluster) -> 
 
 
 async def test_what_is_on_its_way_is_stored_and_answered(
-    local_cluster: LocalCluster, cluster: rockoon.Cluster
+    local_cluster: LocalCluster, cluster: rockoon.Cluster, stopped: Callable[[signal.Signals], None]
 ) -> None:
     await cluster.admin.create_topic("last-words", queues_per_broker=1)
+    port = choose_port(set())
     patient = {"drain_seconds_max": 60.0, "send_seconds_max": 60.0}
     async with (
-        running_gateway(local_cluster, **patient) as gateway,
+        running_gateway(local_cluster, metrics_listen=f"127.0.0.1:{port}", **patient) as gateway,
         WireClient(gateway.address) as client,
     ):
-        await client.send(message("last-words", b"0", "id-0"))
+        messages = [message("last-words", b"%02d" % n, f"id-{n:02}") for n in range(50)]
+        await client.send(messages.pop())
+
+        async def waiting_bytes() -> float:
+            return (await metrics_page(port)).total("rockoon_gateway_buffered_bytes")
+
+        # The gateway has all sends before it stops: no broker stores one until then.
+        stopped(signal.SIGSTOP)
         async with asyncio.TaskGroup() as tasks:
-            sends = [
-                tasks.create_task(client.send(message("last-words", b"%d" % n, f"id-{n}")))
-                for n in range(1, 50)
-            ]
-            await client.route("last-words")
+            sends = [tasks.create_task(client.send(messages.pop()))]
+            one_bytes = await answered(waiting_bytes, bool)
+            sends += [tasks.create_task(client.send(each)) for each in messages]
+            await answered(waiting_bytes, lambda waiting: waiting == one_bytes * len(sends))
             gateway.stop.request("it is replaced")
+            stopped(signal.SIGCONT)
         assert {send.result().status.code for send in sends} == {Code.OK}
     assert len(await read(cluster, "last-words", 50)) == 50

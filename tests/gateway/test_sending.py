@@ -5,7 +5,7 @@ import gzip
 import signal
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -298,14 +298,6 @@ async def test_bounds_are_those_of_the_settings(
             at = due(now_ms() + seconds * 1000)
             delayed = message("bounded", message_type=d.DELAY, delivery_timestamp=at)
             assert (await client.send(delayed)).status.code == code
-
-
-@pytest.fixture
-def stopped(local_cluster: LocalCluster) -> Iterator[Callable[[signal.Signals], None]]:
-    """Sends signals to the process of the cluster, and resumes it at the end of the test."""
-    (node,) = local_cluster.nodes
-    yield node.signal
-    node.signal(signal.SIGCONT)
 
 
 async def test_sends_beyond_the_buffer_are_refused_and_the_others_are_stored(
