@@ -98,16 +98,16 @@ DELETED_UNREAD = counter(
 )
 BATCHES = counter(
     "rockoon_appended_batches_total",
-    "Waits for a sync; batches that one write has appended may count as one wait",
+    "Waits for a commit; batches that one write has appended may count as one wait",
 )
 SYNC_WAIT = counter(
     "rockoon_sync_wait_seconds_total",
-    "Seconds that batches waited between append and sync; divided by "
-    "rockoon_appended_batches_total: mean delay of a producer by syncs",
+    "Seconds that batches waited between append and commit (with one copy: sync); divided by "
+    "rockoon_appended_batches_total: mean delay of a producer by commits",
 )
 SYNC_WAIT_MAX = gauge(
     "rockoon_sync_wait_seconds_max",
-    "Longest wait of a batch for its sync in the last ten to twenty seconds",
+    "Longest wait of a batch for its commit in the last ten to twenty seconds",
 )
 RECOVERY_SECONDS = gauge("rockoon_recovery_seconds", "Duration of the last opening of the store")
 RECOVERY_RECORDS = gauge(

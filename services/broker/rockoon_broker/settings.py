@@ -81,7 +81,8 @@ class BrokerSettings(CopySettings):
     )
     unsynced_bytes_max: int = setting(
         256 << 20,
-        "maximum unsynced bytes; while there are more, appends wait",
+        "maximum bytes of appended, uncommitted messages (with one copy: unsynced); "
+        "while there are more, appends wait",
         minimum=4096,
         live=True,
     )

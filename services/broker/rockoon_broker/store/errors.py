@@ -77,7 +77,7 @@ class AppendRefused(StorageError):
 
 
 class StoreBusy(StorageError):
-    """Too many bytes wait for a sync; the caller may retry when some are durable."""
+    """Too many bytes wait to be committed; the caller may retry after the next commit."""
 
 
 class AppendFailed(StorageError):

@@ -133,7 +133,8 @@ class StoreSettings:
     """Delays of levels 1, 2, ...; added to the store time in queue entries of delayed messages."""
 
     unsynced_bytes_max: int = 256 << 20
-    """With `sync`: maximum number of unsynced bytes; beyond it appends are refused as busy."""
+    """Maximum number of appended, uncommitted bytes; beyond it appends are refused as busy. With
+    `async`, appended bytes are committed immediately."""
 
     open_queue_files_max: int = 2048
     """Maximum number of open ConsumeQueue files, regardless of the number of queues."""
