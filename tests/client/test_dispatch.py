@@ -68,7 +68,7 @@ class Bench:
         batch.bodies.append(body)
         size = len(body) + MESSAGE_OVERHEAD_BYTES
         batch.bytes += size
-        self.accumulator.unclaimed_bytes += size
+        self.accumulator.unawaited_bytes += size
         if not batch.close_bytes:
             batch.close_bytes = 1 << 30
             batch.linger_end = self.now + LINGER_SECONDS
@@ -143,7 +143,7 @@ def test_a_batch_that_somebody_awaits_does_not_linger() -> None:
     bench.out()
     second = bench.add(bench.batch_queue(), b"two")
     assert bench.out() == []
-    bench.accumulator.claim(second, 0)
+    bench.accumulator.count_awaited(second, 0)
     assert bench.out() == [second]
 
 
@@ -310,13 +310,13 @@ def test_bytes_are_counted_until_they_are_settled_and_an_awaited_message_is_its_
     bench.routes(*queues_of("broker-a", 1))
     batch = bench.add(bench.batch_queue(), b"x" * 40)
     bench.add(bench.batch_queue(), b"y" * 40)
-    assert bench.accumulator.unclaimed_bytes == 400
-    bench.accumulator.claim(batch, 1)
-    assert bench.accumulator.unclaimed_bytes == 200
+    assert bench.accumulator.unawaited_bytes == 400
+    bench.accumulator.count_awaited(batch, 1)
+    assert bench.accumulator.unawaited_bytes == 200
     assert bench.accumulator.buffered_bytes == 400
     bench.out()
     bench.acknowledge(batch)
-    assert (bench.accumulator.unclaimed_bytes, bench.accumulator.buffered_bytes) == (0, 0)
+    assert (bench.accumulator.unawaited_bytes, bench.accumulator.buffered_bytes) == (0, 0)
 
 
 def test_lanes_of_topics_nobody_knows_do_not_stay() -> None:
@@ -480,7 +480,7 @@ def test_what_lingers_goes_when_the_broker_is_idle_though_it_was_given_something
     bench.now = 0.001
     lingering = bench.add(bench.batch_queue(queues[1]), b"y")
     awaited = bench.add(bench.batch_queue(queues[2]), b"z")
-    bench.accumulator.claim(awaited, 0)
+    bench.accumulator.count_awaited(awaited, 0)
     assert shipments(bench.out()) == [[awaited]]
     bench.now = 0.01
     for batch in (first, awaited):
@@ -505,7 +505,7 @@ def test_whoever_sends_to_many_queues_pauses_until_batches_are_worth_it() -> Non
     again = turn(50)
     assert bench.out() == [], "the broker is idle, but the last shipment had 200 batches"
     awaited = bench.add(bench.batch_queue(queues[60]), b"x")
-    bench.accumulator.claim(awaited, 0)
+    bench.accumulator.count_awaited(awaited, 0)
     full = bench.add(bench.batch_queue(queues[61]), b"x", close=True)
     assert shipments(bench.out()) == [[awaited, full]], "neither waits for more messages"
     for batch in (awaited, full):
@@ -564,7 +564,7 @@ def test_a_batch_handed_out_alone_has_a_shipment_of_its_own_and_others_are_found
     assert second.shipment is not first.shipment
     bench.acknowledge(first)
     assert second.shipment is not None
-    assert second.shipment.left == 1
+    assert second.shipment.unanswered == 1
 
 
 def test_a_batch_that_may_not_go_is_left_for_its_alarm() -> None:

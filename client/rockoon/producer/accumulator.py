@@ -8,7 +8,7 @@ Invariants:
 - If the program chose the message queue of a batch queue, by name or by key, the batch queue has
   one batch in flight: that keeps the order of its messages if a batch fails and is sent again. A
   round robin batch queue has one batch in flight for each message queue.
-- `claimed_bytes` counts unacknowledged messages that a task awaits, `unclaimed_bytes` the rest. The
+- `awaited_bytes` counts unacknowledged messages that a task awaits, `unawaited_bytes` the rest. The
   buffer limit bounds only the rest: a task that awaits a message sends no other message meanwhile.
 """
 
@@ -126,7 +126,7 @@ class ProducerBatch:
         future = asyncio.get_running_loop().create_future()
         self._waiters.append(future)
         if index is not None:
-            self.batch_queue.accumulator.claim(self, index)
+            self.batch_queue.accumulator.count_awaited(self, index)
         return future
 
     def complete(self, outcome: Appended | RockoonError) -> None:
@@ -324,15 +324,15 @@ class Accumulator:
         """Batch queues of delayed messages."""
         self.unrouted: dict[str, BatchQueue] = {}
         """By topic: messages that wait until the topic's route is known."""
-        self.claimed_bytes = 0
-        self.unclaimed_bytes = 0
+        self.awaited_bytes = 0
+        self.unawaited_bytes = 0
         self.pending: dict[ProducerBatch, None] = {}
         """Opened, not completed batches, oldest first."""
         self._flush_now = flush_now
 
     @property
     def buffered_bytes(self) -> int:
-        return self.claimed_bytes + self.unclaimed_bytes
+        return self.awaited_bytes + self.unawaited_bytes
 
     def open_round_robin(self, topic: str) -> BatchQueue:
         batch_queue = self.round_robin[topic] = BatchQueue(self, topic, None)
@@ -370,7 +370,7 @@ class Accumulator:
     def batch_queues_of(self, topic: str) -> list[BatchQueue]:
         return [batch_queue for batch_queue in self.batch_queues() if batch_queue.topic == topic]
 
-    def claim(self, batch: ProducerBatch, index: int) -> None:
+    def count_awaited(self, batch: ProducerBatch, index: int) -> None:
         """Count a message as awaited, and flush its batch."""
         if batch.is_done:
             return
@@ -382,8 +382,8 @@ class Accumulator:
             # the batch.
             size = left
         batch.awaited_bytes += size
-        self.unclaimed_bytes -= size
-        self.claimed_bytes += size
+        self.unawaited_bytes -= size
+        self.awaited_bytes += size
         batch_queue = batch.batch_queue
         if batch_queue.batch is batch and not batch_queue.is_flushing:
             # `flush_now`, inlined.
@@ -402,15 +402,15 @@ class Accumulator:
         if batch.sequence is not None and self.sequences is not None:
             # Before `batch.complete` releases the bodies, whose count gives the next number.
             outcome = self.sequences.completed(batch, outcome)
-        self.unclaimed_bytes -= batch.bytes - batch.awaited_bytes
-        self.claimed_bytes -= batch.awaited_bytes
+        self.unawaited_bytes -= batch.bytes - batch.awaited_bytes
+        self.awaited_bytes -= batch.awaited_bytes
         self.pending.pop(batch, None)
         batch.complete(outcome)
 
     def move(self, batch: ProducerBatch) -> None:
         """Remove a batch whose messages were moved to other batches, and wake its waiting tasks."""
-        self.unclaimed_bytes -= batch.bytes - batch.awaited_bytes
-        self.claimed_bytes -= batch.awaited_bytes
+        self.unawaited_bytes -= batch.bytes - batch.awaited_bytes
+        self.awaited_bytes -= batch.awaited_bytes
         self.pending.pop(batch, None)
         # The batch stays incomplete: a receipt that is woken then waits for its new batch.
         batch.wake()

@@ -67,7 +67,7 @@ class AppendStream:
         self._call: aio.StreamStreamCall[Any, Any] | None = None
         self._requests: _RequestIterator | None = None
         self._is_finished = False
-        self._is_left = False
+        self._is_replaced = False
 
     def submit(
         self, batches: Sequence[ProducerBatch], message: bytes, request_id: int, now: float
@@ -106,13 +106,13 @@ class AppendStream:
         if self._call is not None:
             self._call.cancel()
 
-    def leave(self) -> None:
+    def mark_replaced(self) -> None:
         """End the stream to a process that another one has replaced.
 
         Nothing more is sent. Replies are received until the process ends the stream or `interrupt`
         is called.
         """
-        self._is_left = True
+        self._is_replaced = True
         if not self._unanswered:
             self.interrupt()
         self.finish()
@@ -125,7 +125,7 @@ class AppendStream:
         self._wanted.set()
 
     async def run(self) -> None:
-        """Send requests and receive replies until `finish` or `leave` has ended the stream."""
+        """Send requests and receive replies until `finish` or `mark_replaced` ends the stream."""
         while True:
             await self._wanted.wait()
             if self._is_finished and not self._unanswered:
@@ -133,7 +133,7 @@ class AppendStream:
             error = await self._run_once()
             if self._unanswered or not self._is_finished:
                 self._break(error)
-            if self._is_left:
+            if self._is_replaced:
                 return
 
     async def _run_once(self) -> RockoonError:
@@ -182,7 +182,7 @@ class AppendStream:
         if answers[0].request_id != request_id or len(answers) != len(batches):
             return False
         self._unanswered.popleft()
-        if not isinstance(reply, list) and reply.batches_max and not self._is_left:
+        if not isinstance(reply, list) and reply.batches_max and not self._is_replaced:
             self._events.on_batches_max(self.broker, reply.batches_max)
         for batch, answer in zip(batches, answers, strict=True):
             self._events.on_answer(batch, answer)
@@ -190,7 +190,7 @@ class AppendStream:
 
     def _break(self, error: RockoonError) -> None:
         batches = [batch for batches, _, _ in self._unanswered for batch in batches]
-        if not self._is_left:
+        if not self._is_replaced:
             # The next call may go to an older broker that accepts only one batch in a message.
             self._events.on_batches_max(self.broker, 1)
         # Before `on_broken`, which may submit to the next call.

@@ -6,7 +6,7 @@ has the reason, the right one the collection or the call that makes the batch qu
 
 - its own batch is in flight       -> `acknowledged` or `refused` of that batch
 - its queues have another batch without a reply (idempotent only)
-                                   -> `acknowledged`, `refused`, `expire` call `_ready_unanswered`
+                                   -> `acknowledged`, `refused`, `expire` call `_ready_after_reply`
 - its brokers have no free slot    -> `BrokerSlots.blocked` of each, until a slot is free
 - its batch may linger             -> `_alarms`, and `BrokerSlots.lingering` until a broker is idle
 - the pause after a request to its broker has not ended (`pause_end`) -> the same
@@ -45,16 +45,16 @@ class Shipment:
             batches may join without lingering.
         count: batches in it.
         bytes: sum of the batches' sizes.
-        left: batches without a reply.
+        unanswered: batches without a reply.
     """
 
-    __slots__ = ("bytes", "count", "left", "was_idle")
+    __slots__ = ("bytes", "count", "unanswered", "was_idle")
 
     def __init__(self, *, was_idle: bool) -> None:
         self.was_idle = was_idle
         self.count = 0
         self.bytes = 0
-        self.left = 0
+        self.unanswered = 0
 
     def has_room(self, batch_bytes: int, batches_max: int) -> bool:
         """Return whether a batch of `batch_bytes` fits."""
@@ -340,7 +340,7 @@ class BatchScheduler:
         # The producer's only shipment; no other batch can join it.
         slots = self._brokers[queue.broker]
         batch.shipment = shipment = Shipment(was_idle=True)
-        shipment.count = shipment.left = 1
+        shipment.count = shipment.unanswered = 1
         shipment.bytes = batch.bytes
         slots.in_flight += 1
         if slots.batches_max > 1:
@@ -361,7 +361,7 @@ class BatchScheduler:
                 batch_queue.remove_head()
                 self._accumulator.complete(head, head.last_error or self._reason(batch_queue))
                 if head.queue is not None:
-                    self._ready_unanswered(head.queue)
+                    self._ready_after_reply(head.queue)
                 expired.append(head)
         return expired
 
@@ -381,8 +381,8 @@ class BatchScheduler:
         slots = self._brokers[batch.queue.broker]
         shipment, batch.shipment = batch.shipment, None
         assert shipment is not None
-        shipment.left -= 1
-        if shipment.left == 0:
+        shipment.unanswered -= 1
+        if shipment.unanswered == 0:
             # All batches of the shipment have a reply.
             slots.in_flight -= 1
             if slots.shipment is shipment:
@@ -399,7 +399,7 @@ class BatchScheduler:
         if batch_queue.waiting or batch_queue.batch.bodies:
             self.ready(batch_queue)
         if self._accumulator.sequences is not None:
-            self._ready_unanswered(batch.queue)
+            self._ready_after_reply(batch.queue)
         return slots
 
     def _ready_lingering(self, slots: BrokerSlots) -> None:
@@ -412,7 +412,7 @@ class BatchScheduler:
         accumulator = self._accumulator
         return accumulator.by_queue.get(batch.queue) or accumulator.open_by_queue(batch.queue)
 
-    def _ready_unanswered(self, queue: MessageQueue) -> None:
+    def _ready_after_reply(self, queue: MessageQueue) -> None:
         """Make the batch queues that waited for a reply of a message queue ready: its numbered
         batch has a reply now, or has failed. A queue has at most one numbered batch without a
         reply, so the next batch can be sent."""
@@ -460,7 +460,7 @@ class BatchScheduler:
                 if slots.blocked or slots.lingering:
                     self._ready_companions(slots, shipment, now)
         shipment.count += 1
-        shipment.left += 1
+        shipment.unanswered += 1
         shipment.bytes += batch.bytes
         if slots.shipment is shipment:
             slots.batches += 1

@@ -62,7 +62,7 @@ class ForwardingProducer(Producer):
             check_keys(topic, None)
         extras = (b"", properties)
         check_extras(extras, PROPERTY_CRC_BYTES)
-        if self._accumulator.unclaimed_bytes > self._buffer_bytes_max:
+        if self._accumulator.unawaited_bytes > self._buffer_bytes_max:
             raise BufferFull(limit=self._buffer_bytes_max)
         batch_queue = self._router.batch_queue(topic, queue, ordering_key)
         if batch_queue is None:

@@ -217,7 +217,7 @@ class UnroutedMessages:
         batch.bytes += size
         batch.key_hashes.append(key_hash)
         batch.receipts.append(receipt)
-        self._accumulator.unclaimed_bytes += size
+        self._accumulator.unawaited_bytes += size
         return receipt
 
     def _open_batch(self, topic: str, now: float) -> UnroutedBatch:

@@ -155,8 +155,8 @@ class Producer(ClosedOnExit):
                 extras = encode_extras(keys, tags, properties, self._own_bytes)
                 size += len(extras[0]) + len(extras[1])
             accumulator = self._accumulator
-            unclaimed = accumulator.unclaimed_bytes + size
-            if unclaimed > self._buffer_bytes_max and unclaimed > size:
+            unawaited = accumulator.unawaited_bytes + size
+            if unawaited > self._buffer_bytes_max and unawaited > size:
                 raise BufferFull(limit=self._buffer_bytes_max)
             if delay_level is not None or delay_seconds is not None or deliver_at is not None:
                 section = delay_section(delay_level, delay_seconds, deliver_at)
@@ -172,7 +172,7 @@ class Producer(ClosedOnExit):
             if extras is not None:
                 batch.extras[index] = extras
             batch.bytes = total = batch.bytes + size
-            accumulator.unclaimed_bytes = unclaimed
+            accumulator.unawaited_bytes = unawaited
             if total >= batch.close_bytes or index >= self._index_max:
                 self._open_or_close(batch_queue)
             receipt = Receipt()
@@ -326,7 +326,7 @@ class Producer(ClosedOnExit):
         batch.bodies = [body for body, _ in encoded]
         batch.extras = {index: extras for index, (_, extras) in enumerate(encoded) if any(extras)}
         batch.bytes = size
-        self._accumulator.unclaimed_bytes += size
+        self._accumulator.unawaited_bytes += size
         self._accumulator.pending[batch] = None
         if self._may_want_send is not None and self._may_want_send():
             for index in range(len(encoded)):
@@ -355,7 +355,7 @@ class Producer(ClosedOnExit):
         extras = None if tags is None else encode_extras(None, tags, None, self._own_bytes)
         if extras is not None:
             size += count * len(extras[0])
-        if self._accumulator.unclaimed_bytes + size > self._buffer_bytes_max:
+        if self._accumulator.unawaited_bytes + size > self._buffer_bytes_max:
             raise BufferFull(limit=self._buffer_bytes_max)
         batch_queue = self._router.batch_queue(topic, queue, key)
         assert batch_queue is not None, "the route is known"
@@ -369,7 +369,7 @@ class Producer(ClosedOnExit):
         if extras is not None:
             batch.extras.update(dict.fromkeys(range(first, first + count), extras))
         batch.bytes += size
-        self._accumulator.unclaimed_bytes += size
+        self._accumulator.unawaited_bytes += size
         if batch.bytes >= batch.close_bytes or first + count > self._index_max:
             self._open_or_close(batch_queue)
         return batch, first, count
@@ -534,7 +534,7 @@ class Producer(ClosedOnExit):
         if extras is not None:
             batch.extras[receipt.index] = extras
         batch.bytes += size
-        self._accumulator.unclaimed_bytes += size
+        self._accumulator.unawaited_bytes += size
         if batch.bytes >= batch.close_bytes or receipt.index >= self._index_max:
             self._open_or_close(batch_queue)
 

@@ -110,7 +110,7 @@ class Sender:
         self._loop = asyncio.get_running_loop()
         self._requests = AppendRequests(cluster, settings, clock, hooks)
         # Encoded, not submitted batches by shipment: broker, first request's id, batches, requests.
-        self._packed: dict[Shipment, tuple[str, int, list[ProducerBatch], list[bytes]]] = {}
+        self._encoded: dict[Shipment, tuple[str, int, list[ProducerBatch], list[bytes]]] = {}
         self._scheduler = BatchScheduler(
             self.accumulator, settings.in_flight_max, secrets.randbelow(1 << 16)
         )
@@ -320,14 +320,14 @@ class Sender:
         assignments = self._postponed or self._scheduler.assignments(self._loop.time())
         self._postponed = None
         for batch in assignments:
-            self._pack(batch)
+            self._encode(batch)
             turn_bytes += batch.bytes
             turn_count += len(batch.bodies)
             if turn_bytes >= _TURN_BYTES:
                 self._postponed = assignments
                 self._send_soon()
                 break
-        self._submit_packed()
+        self._submit_encoded()
         if turn_count:
             self._last_count = turn_count
         if self._postponed is None:
@@ -347,7 +347,7 @@ class Sender:
         self._timer = None
         self._send()
 
-    def _pack(self, batch: ProducerBatch) -> None:
+    def _encode(self, batch: ProducerBatch) -> None:
         """Encode a batch and add its request to those of its shipment."""
         queue, shipment = batch.queue, batch.shipment
         try:
@@ -357,18 +357,18 @@ class Sender:
             return
         assert queue is not None
         assert shipment is not None
-        packed = self._packed.get(shipment)
-        if packed is None:
+        encoded = self._encoded.get(shipment)
+        if encoded is None:
             first_id = self._requests.last_id
-            packed = self._packed[shipment] = (queue.broker, first_id, [], [])
-        packed[2].append(batch)
-        packed[3].append(request)
+            encoded = self._encoded[shipment] = (queue.broker, first_id, [], [])
+        encoded[2].append(batch)
+        encoded[3].append(request)
 
-    def _submit_packed(self) -> None:
+    def _submit_encoded(self) -> None:
         now = self._loop.time()
-        for broker, first_id, batches, requests in self._packed.values():
+        for broker, first_id, batches, requests in self._encoded.values():
             self._stream(broker).submit(batches, combined(requests), first_id, now)
-        self._packed.clear()
+        self._encoded.clear()
 
     def _send_single(self, batch: ProducerBatch) -> None:
         """Encode and submit a batch that is the only one of its shipment."""
@@ -540,7 +540,7 @@ class Sender:
                 if address is not None and stream.address not in (None, address):
                     del self._streams[broker]
                     self._replaced[stream] = task, 0
-                    stream.leave()
+                    stream.mark_replaced()
                     self.on_batches_max(broker, 1)
                     self._swept_at = self._loop.time()
                     self._schedule_sweep()

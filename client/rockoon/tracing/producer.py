@@ -119,7 +119,7 @@ class ProducerSpans:
             _mark(batch, index, span.get_span_context())
             # Both counters, since completing the batch subtracts its bytes from the accumulator's.
             batch.bytes += SECTION_BYTES
-            batch.batch_queue.accumulator.unclaimed_bytes += SECTION_BYTES
+            batch.batch_queue.accumulator.unawaited_bytes += SECTION_BYTES
         if many is not None and self._open:
             last = self._open[-1]
             is_same_batch = last.receipt is not None and last.receipt.batch is batch

@@ -288,7 +288,7 @@ class AppendStreamCall:
         # `read` waits for a message.
         self._idle = True
         # No message arrives any more: `read` has ended, or `end` was called while `read` waited.
-        self._is_over = False
+        self._requests_ended = False
         self._failure: Exception | None = None
         # Sent with the first reply, then 0.
         self._batches_max = BATCHES_MAX
@@ -434,7 +434,7 @@ class AppendStreamCall:
             self._answer_when_durable(sender, request_id, outcome, durable, received_seconds)
             return
         unsent: Outcome | None = outcome
-        if not self._is_over:
+        if not self._requests_ended:
             unsent = self._send_reply(sender, request_id, outcome, received_seconds)
         if unsent is not None:
             self._outcomes.append(([(request_id, unsent)], received_seconds))
@@ -465,7 +465,7 @@ class AppendStreamCall:
                 self._wake()
 
         self._outcomes.append(entry)
-        if self._is_over:
+        if self._requests_ended:
             self._wake()
         else:
             # `answers` is not woken: the callback sends the reply.
@@ -539,7 +539,7 @@ class AppendStreamCall:
         except Exception as failure:  # noqa: BLE001 - `answers` raises it in the call
             self._failure = failure
         finally:
-            self._is_over = True
+            self._requests_ended = True
             self._wake()
 
     def _wake(self) -> None:
@@ -582,13 +582,13 @@ class AppendStreamCall:
         """Read no more requests; appended batches still get their replies."""
         self._ended = True
         if self._idle:
-            self._is_over = True
+            self._requests_ended = True
             self._wake()
 
     async def answers(self) -> AsyncIterator[bytes]:
         """Yield the replies, each once its batches and all earlier ones are durable or refused."""
         try:
-            while self._outcomes or self._grouped or not self._is_over:
+            while self._outcomes or self._grouped or not self._requests_ended:
                 if not self._outcomes:
                     self._wanted = self._loop.create_future()
                     await self._wanted
