@@ -212,11 +212,8 @@ FAILURES = (
 
 
 async def instructions_of_layers(folder: Path) -> str:
-    """Return a table of the counts, followed by the measures that failed.
-
-    Raises:
-        NotHere: the clone does not have the former commit.
-    """
+    """Return a table of the counts, followed by the measures that failed. Raises NotHere: the clone
+    does not have the former commit."""
     found, notes = layers(), RunNotes(FAILURES)
     figures = Figures([each.column for each in found.values()])
     ports = PortBlock()

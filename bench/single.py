@@ -27,11 +27,7 @@ PARTS = ("awaited", "bulk", "spread")
 
 @dataclass(frozen=True)
 class Work:
-    """Result of one measure.
-
-    Attributes:
-        waits: latency of each awaited send in seconds, ascending.
-    """
+    """Result of one measure. `waits`: latency of each awaited send in seconds, ascending."""
 
     messages: int
     seconds: float

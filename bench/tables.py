@@ -81,11 +81,8 @@ def brief(reason: str) -> str:
 
 
 def fill(page: Path, made: Callable[[str], str | None]) -> None:
-    """Write the blocks of a page, `<!-- begin NAME -->` to `<!-- end NAME -->`.
-
-    Args:
-        made: returns the content of a block, given its name; None leaves the block unchanged.
-    """
+    """Write the blocks of a page, `<!-- begin NAME -->` to `<!-- end NAME -->`. `made`: returns the
+    content of a block, given its name; None leaves the block unchanged."""
 
     def filled(found: re.Match[str]) -> str:
         content = made(found[2])
@@ -95,21 +92,15 @@ def fill(page: Path, made: Callable[[str], str | None]) -> None:
 
 
 def write(page: Path, made: str, block: str = FIGURES) -> None:
-    """Write a text into a block of a page.
-
-    Raises:
-        ValueError: the page has no block with this name.
-    """
+    """Write a text into a block of a page. Raises ValueError: the page has no block with this
+    name."""
     between(page, block)
     fill(page, lambda name: made if name == block else None)
 
 
 def between(page: Path, block: str = FIGURES) -> str:
-    """Return the content of a block of a page.
-
-    Raises:
-        ValueError: the page has no block with this name.
-    """
+    """Return the content of a block of a page. Raises ValueError: the page has no block with this
+    name."""
     for found in BLOCK.finditer(page.read_text()):
         if found[2] == block:
             return found[3].rstrip("\n")

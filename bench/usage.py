@@ -235,11 +235,8 @@ def _own_cpu_seconds() -> float:
 
 
 class RunNotes:
-    """Records the state of the machine, and failed measures.
-
-    Args:
-        failures: exceptions that end one measure, not the run.
-    """
+    """Records the state of the machine, and failed measures. `failures`: exceptions that end one
+    measure, not the run."""
 
     def __init__(self, failures: tuple[type[Exception], ...]) -> None:
         self._failures = failures

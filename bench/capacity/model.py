@@ -368,11 +368,8 @@ def best(points: Sequence[Point]) -> Point:
 
 
 def costs_from(parts: Mapping[str, Part]) -> Costs:
-    """Compute the costs from the measured parts.
-
-    Raises:
-        KeyError, IndexError, ValueError: a part is missing or incomplete.
-    """
+    """Compute the costs from the measured parts. Raises KeyError, IndexError, ValueError: a part is
+    missing or incomplete."""
     broker, offset = "broker-a", "offset"
     queues = parts["queues"].of("append to any queue, by queues")
     topics = parts["topics"].of("make a topic, by topics")

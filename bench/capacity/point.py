@@ -175,11 +175,8 @@ def percentiles_ms(seconds: Sequence[float]) -> dict[str, float]:
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
-    """Return the slope of the least-squares line.
-
-    Raises:
-        ValueError: there are fewer than two different x.
-    """
+    """Return the slope of the least-squares line. Raises ValueError: there are fewer than two
+    different x."""
     count = len(points)
     mean_x = sum(x for x, _ in points) / max(count, 1)
     mean_y = sum(y for _, y in points) / max(count, 1)

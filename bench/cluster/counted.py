@@ -39,10 +39,7 @@ class CallCounter:
 
     def calls(self, package: str = "rockoon") -> dict[str, int]:
         """Return calls by function, the most frequent first; each resume of a coroutine counts.
-
-        Args:
-            package: prefix of the names of the packages to count.
-        """
+        `package`: prefix of the names of the packages to count."""
         return {
             f"{Path(code.co_filename).stem}.{code.co_qualname}": count
             for code, count in self._counts.copy().most_common()

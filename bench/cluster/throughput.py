@@ -77,11 +77,8 @@ async def send_latencies(cluster: rockoon.Cluster, topic: str, count: int) -> li
 
 
 async def recovery(local: LocalCluster, broker: str) -> tuple[float, float, int, int]:
-    """Kill a broker and start it again.
-
-    Returns:
-        Seconds until it serves, seconds of that spent in recovery, bytes scanned, log bytes.
-    """
+    """Kill a broker and start it again. Returns the seconds until it serves, the part of recovery,
+    the bytes scanned, and the bytes of the log."""
     await asyncio.to_thread(local.kill, broker)
     began = time.perf_counter()
     await asyncio.to_thread(local.start, broker)

@@ -53,11 +53,8 @@ class Peer(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self) -> Mapping[str, str]:
-        """Fetch and build the programs; return their versions by name.
-
-        Raises:
-            NotHere: this machine cannot run the programs.
-        """
+        """Fetch and build the programs; return their versions by name. Raises NotHere: this machine
+        cannot run the programs."""
 
     @abc.abstractmethod
     def start(self, folder: Path, *, sync: bool) -> str:
@@ -132,11 +129,8 @@ class KafkaPeer(Peer):
         self._libraries = self._classes = self._python = Path()
 
     def fetch(self) -> Path:
-        """Fetch the broker; return the directory of its jars.
-
-        Raises:
-            NotHere: this machine cannot fetch it.
-        """
+        """Fetch the broker; return the directory of its jars. Raises NotHere: this machine cannot
+        fetch it."""
         self._libraries = programs.maven(KAFKA_POM, programs.CACHE / "kafka")
         return self._libraries
 

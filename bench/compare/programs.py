@@ -33,11 +33,8 @@ class NotHere(Exception):
 
 
 def run(command: Sequence[object], **environment: str) -> str:
-    """Run a command and return its output.
-
-    Raises:
-        NotHere: the command does not exist, failed, or did not end.
-    """
+    """Run a command and return its output. Raises NotHere: the command does not exist, failed, or
+    did not end."""
     words = [str(word) for word in command]
     if shutil.which(words[0]) is None:
         raise NotHere(f"there is no {words[0]} on this machine")
@@ -169,11 +166,8 @@ class Program:
         return self._process.pid
 
     def wait_listening(self, port: int) -> None:
-        """Wait until the server listens on a port.
-
-        Raises:
-            ProgramFailed: the server ended, or did not listen in time.
-        """
+        """Wait until the server listens on a port. Raises ProgramFailed: the server ended, or did
+        not listen in time."""
         deadline = time.monotonic() + READY_SECONDS_MAX
         while time.monotonic() < deadline:
             if self._process.poll() is not None:

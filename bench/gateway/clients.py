@@ -50,11 +50,8 @@ class Done:
 
 
 async def stored_first(endpoint: str, topic: str) -> None:
-    """Send one message; retry until it is stored.
-
-    Raises:
-        MeasureFailed: it was not stored within a minute.
-    """
+    """Send one message; retry until it is stored. Raises MeasureFailed: it was not stored within a
+    minute."""
     async with WireClient(endpoint, "bench@1@0@first", channel=Channel(endpoint)) as client:
         deadline = time.monotonic() + FIRST_SECONDS_MAX
         while (answer := await client.send(message(topic, BODY))).status.code != d.OK:
@@ -127,11 +124,7 @@ async def measured(turns: Sequence[Turn], seconds: float, processes: Mapping[str
 
 
 async def send_by_protocol(client: WireClient, topic: str) -> int:
-    """Send one message.
-
-    Raises:
-        MeasureFailed: the send was refused.
-    """
+    """Send one message. Raises MeasureFailed: the send was refused."""
     answer = await client.send(message(topic, BODY))
     if answer.status.code != d.OK:
         raise MeasureFailed(f"a send was refused: {answer.status}")
@@ -139,11 +132,8 @@ async def send_by_protocol(client: WireClient, topic: str) -> int:
 
 
 async def receive_by_protocol(client: WireClient, topic: str, batch: int) -> int:
-    """Receive up to `batch` messages and acknowledge them with one call.
-
-    Raises:
-        MeasureFailed: an acknowledgement was refused.
-    """
+    """Receive up to `batch` messages and acknowledge them with one call. Raises MeasureFailed: an
+    acknowledgement was refused."""
     consumer = Consumer(client, topic, topic)
     found = await consumer.receive(batch_size=batch, invisible=INVISIBLE_SECONDS, wait=POLL_SECONDS)
     if found:
@@ -213,10 +203,7 @@ async def modest(
     processes: Mapping[str, int],
 ) -> Done:
     """Measure producers with a given total rate that also send a heartbeat every ten seconds.
-
-    Raises:
-        MeasureFailed: a send was refused.
-    """
+    Raises MeasureFailed: a send was refused."""
     pause = len(clients) / rate
     waits: list[float] = []
     began = time.perf_counter()

@@ -210,11 +210,8 @@ class Comparison:
 
     @staticmethod
     def _wait_stored(side: Side, topic: str, before: int, messages: int) -> None:
-        """Wait until a topic has grown by a number of messages.
-
-        Raises:
-            MeasureFailed: the topic has grown by another number of messages.
-        """
+        """Wait until a topic has grown by a number of messages. Raises MeasureFailed: the topic has
+        grown by another number of messages."""
         # RocketMQ writes its queues after the log.
         deadline = time.monotonic() + STORED_SECONDS_MAX
         while (stored := side.stored(topic) - before) != messages:
@@ -298,11 +295,8 @@ class Comparison:
     def _receive(
         self, side: Side, opened: Turns, topic: str, clients: int, batch: int, seconds: float
     ) -> Done:
-        """Measure receives from a topic that has more messages than the clients can read.
-
-        Raises:
-            MeasureFailed: the clients have read all messages.
-        """
+        """Measure receives from a topic that has more messages than the clients can read. Raises
+        MeasureFailed: the clients have read all messages."""
         unread = self._fill(side, topic, int(RATES_MAX[batch] * seconds * (1 + WARM_SHARE)))
         done = uvloop.run(measured_turns(opened, topic, clients, batch, seconds, side.processes()))
         self._unread[topic] = unread - done.count - done.before

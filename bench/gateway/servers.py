@@ -147,11 +147,8 @@ class GatewaySide(Side):
 
 
 class MeasuredProxy(RocketMqProxy):
-    """RocketMQ's proxy with the memory and the flush mode of brokers in `make compare`.
-
-    Args:
-        sync: True to sync messages to disk before they are acknowledged.
-    """
+    """RocketMQ's proxy with the memory and the flush mode of brokers in `make compare`. `sync`:
+    True to sync messages to disk before they are acknowledged."""
 
     def __init__(self, cache: Path, folder: Path, ports: PortBlock, *, sync: bool) -> None:
         super().__init__(cache, folder, ports)

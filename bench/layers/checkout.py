@@ -38,11 +38,8 @@ def environment(
 
 
 def extract(repository: Path, commit: str, packages: Sequence[str]) -> tuple[Path, list[str]]:
-    """Extract directories of a commit, once; return their parent, and those that it has.
-
-    Raises:
-        NotHere: the clone does not have the commit.
-    """
+    """Extract directories of a commit, once; return their parent, and those that it has. Raises
+    NotHere: the clone does not have the commit."""
     try:
         full = run(["git", "-C", repository, "rev-parse", "--verify", "-q", f"{commit}^{{commit}}"])
     except NotHere as failure:

@@ -91,11 +91,8 @@ class LayerComparison:
         self.versions: dict[str, str] = {}
 
     def prepare(self) -> None:
-        """Extract and compile the layers.
-
-        Raises:
-            NotHere: there is no h2load, or the former layer is not in this clone.
-        """
+        """Extract and compile the layers. Raises NotHere: there is no h2load, or the former layer
+        is not in this clone."""
         self.versions["h2load"] = run([h2load.PROGRAM, "--version"]).split("/")[-1].strip()
         self.versions["grpcio"] = version("grpcio")
         found = layers()

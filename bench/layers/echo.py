@@ -71,9 +71,7 @@ def layer(name: str) -> Classes:
     """Return the server and the channel of a layer.
 
     The process of the layer `former` must have the packages of `checkout.COMMIT` on its path.
-
-    Raises:
-        ImportError: the former layer would be imported from another folder than its own.
+    Raises ImportError: the former layer would be imported from another folder than its own.
     """
     if name == "own":
         from rockoon_rpc.channel import Channel

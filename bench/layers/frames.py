@@ -286,12 +286,8 @@ def call_each(clients: list[RawClient]) -> None:
 
 
 def check(port: int) -> None:
-    """Make one call of each method and check the replies.
-
-    Raises:
-        MeasureFailed: a reply is wrong. h2load would not detect this, because it only counts
-            replies.
-    """
+    """Make one call of each method and check the replies. Raises MeasureFailed: a reply is wrong.
+    h2load would not detect this, because it only counts replies."""
     long = message(echo.LONG)
     for path, request, answer in (
         (echo.ECHO, MESSAGE, MESSAGE),

@@ -58,11 +58,8 @@ def go_layer() -> Layer:
 
 
 def layers() -> dict[str, Layer]:
-    """Return the layers in Python by name.
-
-    Raises:
-        NotHere: the clone does not have the former commit.
-    """
+    """Return the layers in Python by name. Raises NotHere: the clone does not have the former
+    commit."""
     former = checkout.environment()
     return {
         "former": Layer(f"commit {checkout.COMMIT[:7]}", "former", former),
@@ -72,11 +69,8 @@ def layers() -> dict[str, Layer]:
 
 
 def go_program() -> Path:
-    """Compile the echo server on grpc-go if its sources have changed; return its path.
-
-    Raises:
-        NotHere: Go is not installed, or its module cannot be fetched.
-    """
+    """Compile the echo server on grpc-go if its sources have changed; return its path. Raises
+    NotHere: Go is not installed, or its module cannot be fetched."""
     folder, names = CACHE / "echo-go", ("go.mod", "main.go")
     content = b"".join((GO / name).read_bytes() for name in names)
     marker = folder / "made"

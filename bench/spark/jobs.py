@@ -147,11 +147,8 @@ class JobRun:
 
 @contextmanager
 def spark_on(cores: int, scratch: Path, **settings: object) -> Iterator[SparkSession]:
-    """Start a local session with `cores` parallel tasks, and stop it at the end.
-
-    Args:
-        settings: further settings, as in `session`.
-    """
+    """Start a local session with `cores` parallel tasks, and stop it at the end. `settings`:
+    further settings, as in `session`."""
     spark = session(f"local[{cores}]", spark__local__dir=scratch, **_SETTINGS, **settings)
     try:
         yield spark

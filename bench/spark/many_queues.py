@@ -41,11 +41,8 @@ class PlanFigure:
 
 
 def measure_plans(console: Console, queues: int, rounds: int) -> list[PlanFigure]:
-    """Create a topic, plan streams that read it, and print a table.
-
-    Args:
-        rounds: number of new groups; the plans with the least CPU count.
-    """
+    """Create a topic, plan streams that read it, and print a table. `rounds`: number of new groups;
+    the plans with the least CPU count."""
     # Small files, because each queue with a message has one.
     broker = {"disk_full_percent": 100, "disk_forced_percent": 100}
     broker["consume_queue_file_entries"] = 64

@@ -78,11 +78,8 @@ def check_text(what: str, text: str) -> str:
 
 
 def check_group_text(group: str) -> str:
-    """Return the name of a group.
-
-    Raises:
-        InvalidGroupName: the name is not valid Unicode. Nameservers check all other rules.
-    """
+    """Return the name of a group. Raises InvalidGroupName: the name is not valid Unicode.
+    Nameservers check all other rules."""
     if fault := text_fault(group):
         raise InvalidGroupName(group=group, reason=fault)
     return group

@@ -251,10 +251,8 @@ async def steadily(count: int, rate: float, act: Callable[[float], object]) -> N
     """Call `act` `count` times at a rate per second; late calls follow immediately.
 
     Uses a timer of Linux, because uvloop's timers have a resolution of a millisecond: at 1,000
-    calls per second, many would come in pairs.
-
-    Args:
-        act: called with its due time in seconds of `perf_counter`; an exception ends the calls.
+    calls per second, many would come in pairs. `act`: called with its due time in seconds of
+    `perf_counter`; an exception ends the calls.
     """
     loop, every_ns, number = asyncio.get_running_loop(), max(round(1e9 / rate), 1), 0
     done = loop.create_future()

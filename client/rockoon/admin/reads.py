@@ -221,13 +221,9 @@ async def missing_brokers(
 ) -> dict[str, BrokerUnavailable]:
     """Return the brokers that have queues but are not in the routes, each with its error.
 
-    While a broker is away, a search cannot conclude that a message does not exist.
-
-    Args:
-        routes: all topics, also those that Rockoon creates; None to ask a nameserver.
-
-    Raises:
-        RockoonError: no nameserver answers.
+    While a broker is away, a search cannot conclude that a message does not exist. `routes`: all
+    topics, also those that Rockoon creates; None to ask a nameserver. Raises RockoonError: no
+    nameserver answers.
     """
     if routes is None:
         routes = await list_topics(cluster, include_system=True)
@@ -287,11 +283,8 @@ async def answers(
 
 
 async def ask_lag(connection: "Connection", group: GroupSummary) -> GroupLag | None:
-    """Return the lag of a group; None if the group does not exist any more.
-
-    Raises:
-        RockoonError: a retriable error of the service, not of the group.
-    """
+    """Return the lag of a group; None if the group does not exist any more. Raises RockoonError: a
+    retriable error of the service, not of the group."""
     name = group.group.config.name
     readers = offset_pb.GroupMembers(group=name)
     try:

@@ -47,11 +47,7 @@ CUT_PAUSE_SECONDS = 1.0
 
 
 class Pace:
-    """Limits the bytes that are read per second.
-
-    Args:
-        bytes_per_second: 0: no limit.
-    """
+    """Limits the bytes that are read per second. `bytes_per_second`: 0: no limit."""
 
     def __init__(self, bytes_per_second: float) -> None:
         self._bytes_per_second = bytes_per_second
@@ -134,10 +130,7 @@ def damage_in(reply: ReadLogReply, position: int) -> int | None:
     bodies with their checksums.
 
     Only bodies are compared, as by a start without a recovery point: RocketMQ copies the checksum
-    of a whole record to records that it derives.
-
-    Args:
-        reply: records, of a read from `position`.
+    of a whole record to records that it derives. `reply`: records, of a read from `position`.
     """
     if reply.skipped_bytes:
         return position
@@ -214,11 +207,8 @@ class LogCopier:
         self._on_parts = on_parts
 
     async def cut(self) -> None:
-        """Fix the cut: the end of the log, and of all its queues at that moment.
-
-        Raises:
-            BackupError: the log, its generation or its marks of deleted topics keep changing.
-        """
+        """Fix the cut: the end of the log, and of all its queues at that moment. Raises
+        BackupError: the log, its generation or its marks of deleted topics keep changing."""
         for attempt in range(CUT_ATTEMPTS_MAX):
             if attempt:
                 await asyncio.sleep(CUT_PAUSE_SECONDS)
@@ -237,11 +227,8 @@ class LogCopier:
         )
 
     async def _is_same_log(self, *, same_generation: bool = False) -> bool:
-        """True if the log still has the last records before the cut.
-
-        Args:
-            same_generation: and still has the generation and its marks.
-        """
+        """True if the log still has the last records before the cut. `same_generation`: and still
+        has the generation and its marks."""
         former = self._compaction
         found = await self._described_at_cut()
         if found is None:
@@ -340,10 +327,7 @@ class LogCopier:
     async def _wait_durable(self) -> int:
         """Wait until the cut is durable. Otherwise a crash of the broker's machine may remove
         records before the cut, and the copy would mix them with the records that replace them.
-
-        Returns:
-            The end of the log: before the cut if the log has lost records.
-        """
+        Returns the end of the log: before the cut if the log has lost records."""
         deadline = time.monotonic() + DURABLE_SECONDS_MAX
         while True:
             reply = await self._reader.ends()

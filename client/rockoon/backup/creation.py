@@ -126,11 +126,8 @@ class Creation:
         self._backups = Backups(destination, {})
 
     def begin(self) -> None:
-        """Read the former backups. Before that, register this one: see `pruning`.
-
-        Raises:
-            BackupError: the destination cannot be read, or has no readable manifest.
-        """
+        """Read the former backups. Before that, register this one: see `pruning`. Raises
+        BackupError: the destination cannot be read, or has no readable manifest."""
         self._write_parts()
         own = f"{self.name}/"
         names = self._destination.names()
@@ -320,11 +317,8 @@ class Creation:
 
 
 class RoutesStub:
-    """Stub whose ReadRoutes returns all replies of the stream as one result.
-
-    Args:
-        channel: to a nameserver.
-    """
+    """Stub whose ReadRoutes returns all replies of the stream as one result. `channel`: to a
+    nameserver."""
 
     def __init__(self, channel: Any) -> None:
         self._stub = NameServerStub(channel)

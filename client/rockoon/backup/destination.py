@@ -56,11 +56,8 @@ def disk_failures(place: str, verb: str) -> Iterator[None]:
 
 
 class Destination(ABC):
-    """Files of backups, by names such as "logs/broker-a/00000000000000000000".
-
-    Attributes:
-        shown: the destination without secrets, for messages.
-    """
+    """Files of backups, by names such as "logs/broker-a/00000000000000000000". `shown`: the
+    destination without secrets, for messages."""
 
     shown: str
 
@@ -103,11 +100,8 @@ class Destination(ABC):
 
 class DirectoryDestination(Destination):
     """Directory of this machine. Its files are readable by their owner alone: they contain
-    messages, and what verifies the signatures of access keys.
-
-    Args:
-        root: the directory; the first written file creates it.
-    """
+    messages, and what verifies the signatures of access keys. `root`: the directory; the first
+    written file creates it."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -181,11 +175,8 @@ class DirectoryDestination(Destination):
 
 
 class ArrowDestination(Destination):
-    """Directory of a file system that Arrow knows, for example "s3://bucket/backups".
-
-    Args:
-        uri: uri of the directory.
-    """
+    """Directory of a file system that Arrow knows, for example "s3://bucket/backups". `uri`: uri of
+    the directory."""
 
     def __init__(self, uri: str) -> None:
         self._uri = uri

@@ -231,12 +231,8 @@ class Backups:
         self.interrupted = [each for each in found if each not in self.complete]
 
     def manifest(self, backup: str = "") -> BackupManifest:
-        """Read the manifest of a backup; of the newest one by default.
-
-        Raises:
-            BackupError: the backup does not exist, is damaged, interrupted, or of a newer
-                version.
-        """
+        """Read the manifest of a backup; of the newest one by default. Raises BackupError: the
+        backup does not exist, is damaged, interrupted, or of a newer version."""
         shown = self._destination.shown
         if backup in self.interrupted:
             raise BackupError(f"backup {backup} in {shown} is interrupted: it is not complete")

@@ -58,11 +58,8 @@ Begins = dict[str, dict[str, dict[int, int]]]
 
 
 def checked(destination: Destination, file: BackupFile) -> Iterator[bytes]:
-    """Yield the content of a file, and compare it with its checksum.
-
-    Raises:
-        BackupError: the file is missing or damaged; after the last chunk, if a byte is wrong.
-    """
+    """Yield the content of a file, and compare it with its checksum. Raises BackupError: the file
+    is missing or damaged; after the last chunk, if a byte is wrong."""
     digest, size = hashlib.sha256(), 0
     for chunk in destination.read(file.name):
         digest.update(chunk)
@@ -147,11 +144,8 @@ class Unfinished:
 
 
 def read_unfinished(directory: Path) -> Unfinished | None:
-    """Read the state of the unfinished restore in a directory; None if there is none.
-
-    Raises:
-        BackupError: the file is damaged or cannot be read.
-    """
+    """Read the state of the unfinished restore in a directory; None if there is none. Raises
+    BackupError: the file is damaged or cannot be read."""
     path = directory / UNFINISHED
     if not path.exists():
         return None
@@ -173,11 +167,8 @@ def read_unfinished(directory: Path) -> Unfinished | None:
 
 @dataclass(frozen=True, slots=True)
 class RestoreSources:
-    """The backups of each part. They differ only if the operator says so.
-
-    Attributes:
-        logs, progress, routes: manifests.
-    """
+    """The backups of each part. They differ only if the operator says so. `logs`, `progress`,
+    `routes`: manifests."""
 
     logs: BackupManifest
     progress: BackupManifest
@@ -238,15 +229,9 @@ class Restore:
         self._begins: Begins = {}
 
     def run(self, only: Collection[str] = ()) -> RestoreReport:
-        """Restore; see the module.
-
-        Args:
-            only: names in the directory; empty: all.
-
-        Raises:
-            BackupError: a target exists, another restore runs, the backup is damaged, or a store
-                cannot be opened.
-        """
+        """Restore; see the module. `only`: names in the directory; empty: all. Raises BackupError:
+        a target exists, another restore runs, the backup is damaged, or a store cannot be
+        opened."""
         logs = self._sources.logs
         names = [ROUTES, OFFSET, *(log.name for log in logs.logs)]
         if len({*names, LOCK_FILE}) <= len(names):

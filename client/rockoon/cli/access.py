@@ -227,10 +227,7 @@ def new_secret_file(secret_file: Path | None) -> Iterator[None]:
     """Create the empty secret file before the body asks the cluster for a secret.
 
     If the file could not be written after the call, the secret would be lost. If the body fails,
-    the file is deleted.
-
-    Raises:
-        typer.BadParameter: the file exists or cannot be created.
+    the file is deleted. Raises typer.BadParameter: the file exists or cannot be created.
     """
     if secret_file is None:
         yield

@@ -90,11 +90,8 @@ def verify(context: typer.Context) -> None:
 
 
 def run_spark(command: str, arguments: list[str]) -> int:
-    """Run a command of the package rockoon-spark; return its exit status.
-
-    Raises:
-        CommandError: it is not installed.
-    """
+    """Run a command of the package rockoon-spark; return its exit status. Raises CommandError: it
+    is not installed."""
     try:
         commands = importlib.import_module("rockoon_spark.commands")
     except ModuleNotFoundError as error:

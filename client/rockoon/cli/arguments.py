@@ -28,10 +28,8 @@ def parse_time(text: str) -> int:
     """Return the epoch milliseconds of "2026-01-31T12:00", "2026-01-31 12:00:00+01:00",
     "20260131120000" or "1769860800000".
 
-    A time without a zone is in the local time zone.
-
-    Raises:
-        typer.BadParameter: the text is not a time.
+    A time without a zone is in the local time zone. Raises typer.BadParameter: the text is not a
+    time.
     """
     from rockoon.offsets.start import timestamp_ms_of
 
@@ -45,11 +43,8 @@ def parse_time(text: str) -> int:
 
 
 def parse_duration(text: str) -> int:
-    """Return the milliseconds of "500ms", "30s", "15m", "2h", "1h30m" or "7d".
-
-    Raises:
-        typer.BadParameter: the text is not a duration.
-    """
+    """Return the milliseconds of "500ms", "30s", "15m", "2h", "1h30m" or "7d". Raises
+    typer.BadParameter: the text is not a duration."""
     parts = re.findall(rf"(\d{{1,{DIGITS_MAX}}})(ms|s|m|h|d)", text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise typer.BadParameter(
@@ -72,11 +67,8 @@ def parse_number(text: str) -> int | None:
 
 
 def parse_moment(text: str, option: str) -> int:
-    """Return the epoch milliseconds of a time, or of a duration before now.
-
-    Raises:
-        typer.BadParameter: the text is neither.
-    """
+    """Return the epoch milliseconds of a time, or of a duration before now. Raises
+    typer.BadParameter: the text is neither."""
     from rockoon_core.clock import wall_clock_ms
 
     try:
@@ -93,11 +85,8 @@ def parse_moment(text: str, option: str) -> int:
 
 
 def parse_queue(text: str) -> tuple[str, int]:
-    """Return broker and queue id of a `--queue` value such as "broker-a:3".
-
-    Raises:
-        typer.BadParameter: the text does not have this form.
-    """
+    """Return broker and queue id of a `--queue` value such as "broker-a:3". Raises
+    typer.BadParameter: the text does not have this form."""
     broker, _, number = text.rpartition(":")
     queue_id = parse_number(number)
     if not broker or queue_id is None or queue_id >= QUEUE_IDS_MAX:
@@ -108,11 +97,8 @@ def parse_queue(text: str) -> tuple[str, int]:
 
 
 def parse_topic_queue(text: str) -> "MessageQueue":
-    """Return the queue of a text such as "orders@broker-a:3".
-
-    Raises:
-        typer.BadParameter: the text does not have this form.
-    """
+    """Return the queue of a text such as "orders@broker-a:3". Raises typer.BadParameter: the text
+    does not have this form."""
     from rockoon_core.message_queue import MessageQueue
 
     topic, _, place = text.partition("@")
@@ -177,11 +163,8 @@ def with_watch_seconds(arguments: Sequence[str]) -> list[str]:
 
 
 def check_watch_seconds(seconds: float | None) -> float | None:
-    """Return `seconds`; the callback of `--watch`.
-
-    Raises:
-        typer.BadParameter: the number is out of range.
-    """
+    """Return `seconds`; the callback of `--watch`. Raises typer.BadParameter: the number is out of
+    range."""
     if seconds is not None and not WATCH_SECONDS_MIN <= seconds <= WATCH_SECONDS_MAX:
         raise typer.BadParameter(
             f"{seconds:g} is not a number of seconds from {WATCH_SECONDS_MIN:g} to "

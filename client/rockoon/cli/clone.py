@@ -132,11 +132,8 @@ async def topics_of(admin: "Admin", group: str) -> list[str]:
 async def carry_out(
     plans: "Sequence[ResetPlan]", reset: "Callable[[ResetPlan], Awaitable[ResetPlan]]"
 ) -> "list[ResetPlan]":
-    """Reset one topic after the other; return the applied resets.
-
-    Raises:
-        CommandError: a reset failed; the text names the topics that were reset before.
-    """
+    """Reset one topic after the other; return the applied resets. Raises CommandError: a reset
+    failed; the text names the topics that were reset before."""
     from rockoon.errors import RockoonError
 
     done: list[ResetPlan] = []

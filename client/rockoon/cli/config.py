@@ -83,11 +83,8 @@ def settings_app(service: str) -> typer.Typer:
 def selected(
     process: "ProcessSettings", names: Sequence[str], *, live: bool = False
 ) -> "ProcessSettings":
-    """Return a process with some of its settings.
-
-    Raises:
-        CommandError: the process has no setting of a name.
-    """
+    """Return a process with some of its settings. Raises CommandError: the process has no setting
+    of a name."""
     import dataclasses
 
     known = [each.name for each in process.settings]

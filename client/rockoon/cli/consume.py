@@ -34,14 +34,8 @@ NO_QUEUE_SECONDS = 3.0
 
 
 class StartOption:
-    """Start position, from the value of `--from`.
-
-    Args:
-        text: an offset, or a text for `parse_start`.
-
-    Raises:
-        typer.BadParameter: the text is neither.
-    """
+    """Start position, from the value of `--from`. `text`: an offset, or a text for `parse_start`.
+    Raises typer.BadParameter: the text is neither."""
 
     def __init__(self, text: str) -> None:
         is_offset = text.isdecimal() and len(text) < 11
@@ -152,11 +146,8 @@ async def seek(cluster: "Cluster", consumer: "PullConsumer", topic: str, offset:
 
 
 async def ends_of(cluster: "Cluster", topic: str) -> "dict[MessageQueue, int]":
-    """Return the current end of each queue.
-
-    Raises:
-        RockoonError: a broker does not answer. Leaving out its queues would hide messages.
-    """
+    """Return the current end of each queue. Raises RockoonError: a broker does not answer. Leaving
+    out its queues would hide messages."""
     ends: dict[MessageQueue, int] = {}
     for each in (await cluster.admin.describe_topic(topic)).queues:
         if each.error is not None:
@@ -300,11 +291,8 @@ async def wait_read(
 
 
 def filter_of(topic: str, tags: str, sql: str | None) -> str:
-    """Return the filter expression for `--tags` and `--sql`.
-
-    Raises:
-        typer.BadParameter: `sql` is not a valid expression, or tags are set too.
-    """
+    """Return the filter expression for `--tags` and `--sql`. Raises typer.BadParameter: `sql` is
+    not a valid expression, or tags are set too."""
     if sql is None:
         return tags
     from rockoon.errors import InvalidExpression

@@ -40,11 +40,8 @@ Settings = Mapping[str, Value | list[int]]
 
 
 def with_setting_options(command: Callable[..., Result]) -> Callable[..., Result]:
-    """Replace the parameter `settings` of a command by one option for each setting.
-
-    Args:
-        command: its parameters from `settings` on are keyword-only.
-    """
+    """Replace the parameter `settings` of a command by one option for each setting. `command`: its
+    parameters from `settings` on are keyword-only."""
 
     @functools.wraps(command)
     def called(**options: Any) -> Result:
@@ -92,11 +89,8 @@ SETTINGS = (*map(parameter, GROUP_SETTINGS), retry_delays_parameter())
 
 
 def parse_delays(text: str) -> list[int]:
-    """Return the milliseconds of "10s,30s,1m"; empty for "default".
-
-    Raises:
-        typer.BadParameter: a part is not a duration.
-    """
+    """Return the milliseconds of "10s,30s,1m"; empty for "default". Raises typer.BadParameter: a
+    part is not a duration."""
     return [] if text == "default" else [parse_duration(each) for each in text.split(",")]
 
 
@@ -106,11 +100,8 @@ def delays_text(config: "GroupConfig") -> str | None:
 
 
 def wire(row: GroupSetting, value: Value) -> Value:
-    """Return the value of the GroupConfig field for an option's value.
-
-    Raises:
-        typer.BadParameter: the value is not one of the setting's words.
-    """
+    """Return the value of the GroupConfig field for an option's value. Raises typer.BadParameter:
+    the value is not one of the setting's words."""
     if not row.words:
         return value
     if value not in row.words:
@@ -288,10 +279,8 @@ def set_paused(name: str, nameservers: str, *, paused: bool) -> None:
 async def changed(admin: "Admin", name: str, change: "Callable[[GroupConfig], None]") -> "Group":
     """Change a group's configuration; fields that `change` does not set keep their values.
 
-    If another caller changes the group at the same time, neither change is lost.
-
-    Raises:
-        GroupChanged: concurrent changes won `ATTEMPTS_MAX` times.
+    If another caller changes the group at the same time, neither change is lost. Raises
+    GroupChanged: concurrent changes won `ATTEMPTS_MAX` times.
     """
     import asyncio
 

@@ -62,11 +62,7 @@ def show(
     log: "LogDescription",
     standings: "Mapping[str, ReplicaStanding] | None" = None,
 ) -> None:
-    """Print a log.
-
-    Args:
-        standings: status reports of its copies; None if the copies were not asked.
-    """
+    """Print a log. `standings`: status reports of its copies; None if the copies were not asked."""
     reports = standings or {}
     print(f"log {log.name}: {state(log)}")
     print(f"  epoch {log.epoch}, {log.quorum} of {len(log.in_sync)} copies commit a message")

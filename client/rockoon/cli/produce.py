@@ -200,12 +200,9 @@ class LineReader:
     delay: Mapping[str, Any] = field(default_factory=dict)
 
     def message(self, line: bytes) -> LineMessage:
-        """Return the message of a line.
-
-        Raises:
-            CommandError: a field is required and the line is not a JSON object or lacks the field.
-                Without its key, the message would go to any queue and no search would find it.
-        """
+        """Return the message of a line. Raises CommandError: a field is required and the line is
+        not a JSON object or lacks the field. Without its key, the message would go to any queue and
+        no search would find it."""
         if self.are_messages:
             return self._printed_message(json_object(line))
         key, tag = self.key, self.tag
@@ -272,11 +269,8 @@ def body_of(record: dict[str, Any]) -> bytes:
 
 
 def parse_properties(pairs: Sequence[str]) -> dict[str, str]:
-    """Return the properties of `--property NAME=VALUE` options.
-
-    Raises:
-        typer.BadParameter: an option does not have this form.
-    """
+    """Return the properties of `--property NAME=VALUE` options. Raises typer.BadParameter: an
+    option does not have this form."""
     properties = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -287,11 +281,8 @@ def parse_properties(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def parse_delay(delay: str | None, at: str | None) -> dict[str, Any]:
-    """Return the arguments of `Producer.send` for `--delay` and `--at`.
-
-    Raises:
-        typer.BadParameter: both are set, or one is not a valid time.
-    """
+    """Return the arguments of `Producer.send` for `--delay` and `--at`. Raises typer.BadParameter:
+    both are set, or one is not a valid time."""
     if delay is not None and at is not None:
         raise typer.BadParameter("use either --delay or --at")
     if at is not None:
@@ -346,11 +337,8 @@ async def produce(
 
 
 async def send_tombstones(cluster: "Cluster", topic: str, keys: Sequence[str]) -> Tally:
-    """Send a tombstone (an empty message) for each key; compaction then deletes the key.
-
-    Raises:
-        CommandError: the topic does not exist or is not compacted.
-    """
+    """Send a tombstone (an empty message) for each key; compaction then deletes the key. Raises
+    CommandError: the topic does not exist or is not compacted."""
     await find_topic(cluster, topic)
     if not (await cluster.route(topic)).compacted:
         raise CommandError(f"topic {topic} is not compacted: it has no deletion by key")

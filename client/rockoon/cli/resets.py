@@ -27,11 +27,8 @@ QUESTIONS_MAX = 3
 
 @dataclass(frozen=True)
 class OperatorReset:
-    """A requested reset.
-
-    Attributes:
-        group, topic, target, queues, member, operator: as in `Admin.reset_offsets`.
-    """
+    """A requested reset. `group`, `topic`, `target`, `queues`, `member`, `operator`: as in
+    `Admin.reset_offsets`."""
 
     cluster: "Cluster"
     group: str
@@ -214,10 +211,7 @@ def read_target(
 
 def read_offsets(file: Path, topic: str) -> "list[QueueOffset]":
     """Return the offsets of a topic from a JSON Lines file in the format of `offsets export`.
-
-    Raises:
-        CommandError: a line is invalid, or no line is about the topic.
-    """
+    Raises CommandError: a line is invalid, or no line is about the topic."""
     from rockoon_proto.v1.offset_pb2 import QueueOffset, QueueRef
 
     found: list[QueueOffset] = []
@@ -246,11 +240,8 @@ def read_offsets(file: Path, topic: str) -> "list[QueueOffset]":
 
 
 def whole_number(value: Any) -> int:
-    """Return an integer that may be written as text.
-
-    Raises:
-        ValueError: the value has a fraction or is not a number.
-    """
+    """Return an integer that may be written as text. Raises ValueError: the value has a fraction or
+    is not a number."""
     if isinstance(value, bool | float):
         raise ValueError(f"{value!r} is not a whole number")  # noqa: TRY004 - as int() raises
     return int(value)

@@ -51,10 +51,8 @@ def parse_settings_option(option: str) -> tuple[str, Path]:
 def read_settings(option: str) -> PrintedSettings:
     """Let a service read its file and the environment, and print its settings.
 
-    The service runs in a process of its own, because the SDK does not import services.
-
-    Raises:
-        CommandError: the option is not SERVICE=FILE, or the service is not installed here.
+    The service runs in a process of its own, because the SDK does not import services. Raises
+    CommandError: the option is not SERVICE=FILE, or the service is not installed here.
     """
     service, file = parse_settings_option(option)
     command = [sys.executable, "-m", f"rockoon_{service}", "--config", str(file)]

@@ -199,11 +199,8 @@ def check_reachable(addresses: Sequence[str]) -> None:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask before an irreversible action.
-
-    Raises:
-        CommandError: the answer is no, or there is no terminal.
-    """
+    """Ask before an irreversible action. Raises CommandError: the answer is no, or there is no
+    terminal."""
     if yes:
         return
     if not sys.stdin.isatty():

@@ -66,10 +66,7 @@ class Sources:
 
 class Redactor:
     """Removes secrets from texts: known ones wherever they are, others by the words before them.
-
-    Args:
-        secrets: known secrets.
-    """
+    `secrets`: known secrets."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         # The longest first, because one secret may contain another.

@@ -222,11 +222,8 @@ def _commit_text(commit: Any, table: str, errors_table: str) -> str:
 
 @contextmanager
 def _implementation() -> "Iterator[Any]":
-    """Import the implementation; within the block, convert its expected failures.
-
-    Raises:
-        CommandError: it is not installed, or an expected failure.
-    """
+    """Import the implementation; within the block, convert its expected failures. Raises
+    CommandError: it is not installed, or an expected failure."""
     try:
         commands = importlib.import_module("rockoon_spark.tables.commands")
     except ModuleNotFoundError as error:

@@ -193,11 +193,8 @@ class Sampler:
         self._window = SampleWindow()
 
     async def report(self, cluster: "Cluster") -> TopReport:
-        """Take a sample and compare it with the oldest sample of the window.
-
-        Raises:
-            RockoonError: no nameserver or no offset service answers, or the topic does not exist.
-        """
+        """Take a sample and compare it with the oldest sample of the window. Raises RockoonError:
+        no nameserver or no offset service answers, or the topic does not exist."""
         sample = await take_sample(cluster, self._topic)
         before = self._window.add(sample)
         rows = [
@@ -283,11 +280,8 @@ def settled_of(lag: "QueueLag", end: Mark | None) -> Mark | None:
 
 
 def rows_of(before: Sample | None, now: Sample) -> list[TopTopicRow]:
-    """Return a row for each topic, with its groups sorted by name.
-
-    Args:
-        before: an earlier sample; None: rates are unknown.
-    """
+    """Return a row for each topic, with its groups sorted by name. `before`: an earlier sample;
+    None: rates are unknown."""
     rows: dict[str, TopTopicRow] = {}
     growth: dict[str, list[float | None]] = defaultdict(list)
     for queue, mark in now.ends.items():

@@ -168,11 +168,8 @@ class Assignment:
                 )
 
     async def keep_balanced(self) -> None:
-        """Rebalance after each change and periodically, without end.
-
-        Raises:
-            GroupNotFound, TopicNotFound, ...: an error of `FATAL`.
-        """
+        """Rebalance after each change and periodically, without end. Raises GroupNotFound,
+        TopicNotFound, ...: an error of `FATAL`."""
         backoff = Backoff(first_seconds=0.1)
         while True:
             # Read before the rebalance: a change during it starts the next one immediately.
@@ -190,10 +187,7 @@ class Assignment:
 
     async def _rebalance(self) -> bool:
         """Create and revoke readers so that they match the group, the routes and the resets.
-
-        Returns:
-            False if a queue could not be resolved yet, or a route is not known.
-        """
+        Returns false if a queue could not be resolved yet, or a route is not known."""
         self._statistics.rebalances += 1
         # The set is replaced first, because readers may be added while these are dropped.
         invalid, self._invalid = self._invalid, set()
@@ -259,11 +253,8 @@ class Assignment:
         self._was_idle = is_idle
 
     async def _create_revisions(self) -> dict[MessageQueue, int]:
-        """Return the queues of all existing topics, with the revisions of their creation.
-
-        Raises:
-            TopicNotFound: a topic does not exist, and `missing_topics` is "end".
-        """
+        """Return the queues of all existing topics, with the revisions of their creation. Raises
+        TopicNotFound: a topic does not exist, and `missing_topics` is "end"."""
         create_revisions: dict[MessageQueue, int] = {}
         missing = self._settings.missing_topics
         for topic in self._settings.subscriptions:

@@ -20,11 +20,8 @@ from rockoon_core.message_queue import MessageQueue
 
 
 class BlockingSimpleConsumer:
-    """A `SimpleConsumer` with blocking methods, for any thread.
-
-    Args:
-        consumer: runs in the event loop of the connection.
-    """
+    """A `SimpleConsumer` with blocking methods, for any thread. `consumer`: runs in the event loop
+    of the connection."""
 
     def __init__(self, cluster: BlockingConnection[Any], consumer: SimpleConsumer) -> None:
         self._cluster = cluster

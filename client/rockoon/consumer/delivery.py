@@ -84,14 +84,9 @@ class WorkQueue(Generic[Work]):
     """Unbounded FIFO queue, for the thread of the event loop.
 
     If no task is running, `put` runs a waiting worker: a message is handled in the callback that
-    received it, not in a later iteration of the loop.
-
-    Args:
-        clock: monotonic seconds.
-
-    Attributes:
-        ran_at: time of `clock` at which `put` last ran a worker, in a callback that the event loop
-            had just started: no handler has blocked the loop between the two.
+    received it, not in a later iteration of the loop. `clock`: monotonic seconds. `ran_at`: time of
+    `clock` at which `put` last ran a worker, in a callback that the event loop had just started: no
+    handler has blocked the loop between the two.
     """
 
     __slots__ = ("_clock", "_idle", "_run_from", "_work", "ran_at")
@@ -297,11 +292,7 @@ class HandlerDelivery:
     def start(
         self, start_task: Callable[[Callable[[], Awaitable[None]]], asyncio.Task[None]]
     ) -> None:
-        """Start the workers.
-
-        Args:
-            start_task: starts a task of the consumer.
-        """
+        """Start the workers. `start_task`: starts a task of the consumer."""
         if not self._is_async:
             self._threads = ThreadPoolExecutor(self._concurrency, "rockoon-handler")
         self._workers = [start_task(self.run_worker) for _ in range(self._concurrency)]
@@ -329,12 +320,9 @@ class HandlerDelivery:
             self._work.put(None)
 
     async def drain(self, seconds_max: float) -> bool:
-        """Stop, wait for running calls, and cancel them after the time limit.
-
-        Returns:
-            True if all calls ended in time. A thread cannot be cancelled: its call continues, but
-            its result is ignored.
-        """
+        """Stop, wait for running calls, and cancel them after the time limit. Returns true if all
+        calls ended in time. A thread cannot be cancelled: its call continues, but its result is
+        ignored."""
         self.stop()
         late = set(self._workers)
         try:
@@ -609,11 +597,7 @@ class HandlerDelivery:
 
     def interrupt(self, source: QueueSource) -> bool:
         """End the orderly calls of a revoked source, because its next owner may handle the same
-        messages. A call in a thread continues.
-
-        Returns:
-            True if a call was interrupted.
-        """
+        messages. A call in a thread continues. Returns true if a call was interrupted."""
         interrupted = False
         for handler_call in [
             handler_call for handler_call in self._calls if handler_call.source is source

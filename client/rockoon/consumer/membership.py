@@ -50,10 +50,7 @@ _TICK_SECONDS_MAX = 10.0
 
 class MembershipLease:
     """Decides whether the grants of one member are valid. Times are seconds of a monotonic clock.
-
-    Args:
-        orderly: no other member may own a queue while this member trusts its grant.
-    """
+    `orderly`: no other member may own a queue while this member trusts its grant."""
 
     def __init__(self, *, orderly: bool) -> None:
         self.expirations = 0
@@ -142,10 +139,7 @@ def contradictions(members: Collection[offset_pb.Member]) -> list[str]:
 
     If members use different allocations, some queues have no reader and others have two. If they
     have different topics or expressions, messages that one member excludes count as consumed for
-    the group.
-
-    Args:
-        members: all members of a group; broadcasting members are ignored.
+    the group. `members`: all members of a group; broadcasting members are ignored.
     """
     sharing = [each for each in members if each.mode == offset_pb.CLUSTERING]
     texts = _differing(
@@ -258,10 +252,8 @@ class GroupMembership:
         """Return True if a handler call may start for a queue that was granted to this member.
 
         An orderly member needs a recent heartbeat. Other members may start calls unless this
-        process was stopped for so long that another member may own the queue.
-
-        Args:
-            expirations: value of `expirations` before the grant was requested.
+        process was stopped for so long that another member may own the queue. `expirations`: value
+        of `expirations` before the grant was requested.
         """
         if self._mode != offset_pb.CLUSTERING:
             return True
@@ -322,11 +314,8 @@ class GroupMembership:
             self._apply_members(reply.membership_version, reply.members)
 
     async def keep_alive(self) -> None:
-        """Send heartbeats without end.
-
-        Raises:
-            MemberIdTaken, GroupNotFound, ...: an error that is not retriable.
-        """
+        """Send heartbeats without end. Raises MemberIdTaken, GroupNotFound, ...: an error that is
+        not retriable."""
         backoff = Backoff(first_seconds=0.2)
         while True:
             with suppress(TimeoutError):
@@ -366,11 +355,8 @@ class GroupMembership:
                 self._heartbeat_now.set()
 
     async def watch(self) -> None:
-        """Follow the events of the group, without end.
-
-        Raises:
-            GroupNotFound: the group was deleted.
-        """
+        """Follow the events of the group, without end. Raises GroupNotFound: the group was
+        deleted."""
         backoff = Backoff()
         while True:
             try:

@@ -319,22 +319,16 @@ class PullStream:
 
 
 class PullStreams:
-    """The pull streams of one consumer.
-
-    Args:
-        cluster: the connection; its task group has the tasks of the streams.
-    """
+    """The pull streams of one consumer. `cluster`: the connection; its task group has the tasks of
+    the streams."""
 
     def __init__(self, cluster: Connection) -> None:
         self._cluster = cluster
         self._streams: dict[str, PullStream] = {}
 
     def subscribe(self, broker: str, request: PullRequest) -> QueueSubscription | None:
-        """Subscribe to a queue; return None if its broker is known to have no pull streams.
-
-        Raises:
-            BrokerUnavailable: the broker is not in the routes.
-        """
+        """Subscribe to a queue; return None if its broker is known to have no pull streams. Raises
+        BrokerUnavailable: the broker is not in the routes."""
         node = self._cluster.routes.broker(broker)
         if node is None:
             raise BrokerUnavailable(broker=broker)

@@ -253,11 +253,9 @@ def open_gateway_settings(cluster_directory: Path) -> dict[str, object]:
     """Return the TLS settings of a gateway that accepts TLS and plain connections, for a cluster
     without TLS.
 
-    The certificate is signed by an authority in the cluster's directory. It is issued again if
-    less than `RENEWAL_SECONDS` are left, or if a name of this machine is missing.
-
-    Raises:
-        LocalClusterError: a certificate is needed, and the `cryptography` package is missing.
+    The certificate is signed by an authority in the cluster's directory. It is issued again if less
+    than `RENEWAL_SECONDS` are left, or if a name of this machine is missing. Raises
+    LocalClusterError: a certificate is needed, and the `cryptography` package is missing.
     """
     directory = cluster_directory / FOLDER
     own = Issued(directory / f"{GATEWAY}.pem", directory / f"{GATEWAY}.key")

@@ -58,14 +58,8 @@ def can_listen(port: int) -> bool:
 
 
 class PortBlock:
-    """A block of ports that owners of other blocks do not use, until `close`.
-
-    Args:
-        around: prefer the block of this port; None for any block.
-
-    Raises:
-        OSError: no block is free.
-    """
+    """A block of ports that owners of other blocks do not use, until `close`. `around`: prefer the
+    block of this port; None for any block. Raises OSError: no block is free."""
 
     def __init__(self, around: int | None = None) -> None:
         first, self._guard = claim(around)
@@ -75,14 +69,8 @@ class PortBlock:
         self._ports = CHANCE.sample(range(first + 1, first + BLOCK_PORTS), BLOCK_PORTS - 1)
 
     def choose(self, excluded: Collection[int] = ()) -> int:
-        """Return a free port of the block, the one that was chosen least recently.
-
-        Args:
-            excluded: ports that are not chosen.
-
-        Raises:
-            OSError: no port is free.
-        """
+        """Return a free port of the block, the one that was chosen least recently. `excluded`:
+        ports that are not chosen. Raises OSError: no port is free."""
         with self._changes:
             for port in self._ports:
                 if port not in excluded and can_listen(port):
@@ -129,11 +117,8 @@ def process_block() -> PortBlock:
 
 
 def choose_port(excluded: Collection[int] = ()) -> int:
-    """Return a free port of a block that this process keeps until its end.
-
-    Args:
-        excluded: ports that are not chosen.
-    """
+    """Return a free port of a block that this process keeps until its end. `excluded`: ports that
+    are not chosen."""
     return process_block().choose(excluded)
 
 
@@ -169,11 +154,8 @@ def running_process(directory: Path) -> int | None:
 
 
 class ClusterDirectory:
-    """Directory of a cluster; locked by at most one running cluster.
-
-    Args:
-        path: None creates a temporary directory in `open` and deletes it in `close`.
-    """
+    """Directory of a cluster; locked by at most one running cluster. `path`: None creates a
+    temporary directory in `open` and deletes it in `close`."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path.expanduser().absolute() if path is not None else None
@@ -187,11 +169,8 @@ class ClusterDirectory:
         return self._path
 
     def open(self) -> None:
-        """Create the directory if it is missing, and lock it.
-
-        Raises:
-            LocalClusterError: another cluster runs on it, or it cannot be created.
-        """
+        """Create the directory if it is missing, and lock it. Raises LocalClusterError: another
+        cluster runs on it, or it cannot be created."""
         if self._temporary:
             self._path = Path(tempfile.mkdtemp(prefix="rockoon-"))
         try:
@@ -231,11 +210,8 @@ class ClusterDirectory:
             shutil.rmtree(self.path, ignore_errors=True)
 
     def load(self) -> list[NodeRecord]:
-        """Return the nodes of the last run; none for a new directory.
-
-        Raises:
-            LocalClusterError: the list is invalid or cannot be read.
-        """
+        """Return the nodes of the last run; none for a new directory. Raises LocalClusterError: the
+        list is invalid or cannot be read."""
         path = self.path / "cluster.json"
         try:
             content = json.loads(path.read_text())
@@ -259,10 +235,8 @@ class ClusterDirectory:
         """Move away old data that a new copy of a log would find under its name: the copy must
         start empty.
 
-        The old data belongs to a removed copy, which is no longer in sync.
-
-        Raises:
-            LocalClusterError: the data cannot be moved.
+        The old data belongs to a removed copy, which is no longer in sync. Raises
+        LocalClusterError: the data cannot be moved.
         """
         data_path, former = self.path / name, self.path / "former"
         if not data_path.exists():
@@ -311,11 +285,8 @@ def cluster_key(directory: Path) -> AccessKey:
 
 
 def client_secrets(directory: Path) -> Path:
-    """Return the file for the gateway's setting `client_secrets`; create it if missing.
-
-    Raises:
-        OSError: the file cannot be created.
-    """
+    """Return the file for the gateway's setting `client_secrets`; create it if missing. Raises
+    OSError: the file cannot be created."""
     path = directory / "access" / CLIENT_SECRETS
     _written(path, CLIENT_SECRETS_HEAD)
     return path

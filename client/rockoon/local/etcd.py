@@ -102,11 +102,8 @@ def built_etcd(cache_directory: Path | None = None) -> Path:
 
 
 def build_etcd(report: Callable[[str], None]) -> None:
-    """Build a recommended etcd, if there is none and Go is installed; once for each user.
-
-    Args:
-        report: prints a line for the operator: that the build takes minutes, and why it failed.
-    """
+    """Build a recommended etcd, if there is none and Go is installed; once for each user. `report`:
+    prints a line for the operator: that the build takes minutes, and why it failed."""
     go, program = shutil.which("go"), built_etcd()
     if go is None or VARIABLE in os.environ or is_recommended(etcd_version(find_etcd())):
         return

@@ -120,11 +120,8 @@ def settle_copies(
 
 
 async def ask_for(cluster: "Cluster", logs: Collection[str], wanted: int, deadline: float) -> None:
-    """Request a number of copies for each log; retry refusals until a monotonic deadline.
-
-    Raises:
-        RockoonError: the last refusal.
-    """
+    """Request a number of copies for each log; retry refusals until a monotonic deadline. Raises
+    RockoonError: the last refusal."""
     for log in logs:
         while True:
             found = await cluster.admin.logs.describe(log)

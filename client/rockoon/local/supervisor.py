@@ -95,11 +95,8 @@ class ControlSocket:
 
 
 def ask(directory: Path, action: str, node: str) -> str:
-    """Send an action for a node to the cluster that runs on a directory; return a sentence.
-
-    Raises:
-        LocalClusterError: no cluster runs there, the node does not exist, or the action failed.
-    """
+    """Send an action for a node to the cluster that runs on a directory; return a sentence. Raises
+    LocalClusterError: no cluster runs there, the node does not exist, or the action failed."""
     if not (directory / "cluster.json").exists():
         raise LocalClusterError(
             f"there is no cluster in {directory}: name its directory with --dir, or start one with "

@@ -10,11 +10,8 @@ from rockoon_proto.v1.nameserver_pb2 import Node
 
 
 def parse_addresses(nameservers: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the addresses in a text or a sequence.
-
-    Raises:
-        InvalidArgument: there is no address, or one is not of the form "host:port".
-    """
+    """Return the addresses in a text or a sequence. Raises InvalidArgument: there is no address, or
+    one is not of the form "host:port"."""
     texts = (
         nameservers.replace(";", ",").split(",") if isinstance(nameservers, str) else nameservers
     )
@@ -35,12 +32,8 @@ def parse_addresses(nameservers: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def reachable(node: Node) -> str:
-    """Return "host:port" of a node.
-
-    Raises:
-        NoExternalAddress: the route has no address: the nameserver was called at its external
-            listener, and the node has no external address.
-    """
+    """Return "host:port" of a node. Raises NoExternalAddress: the route has no address: the
+    nameserver was called at its external listener, and the node has no external address."""
     if not node.address:
         raise NoExternalAddress(name=node.replica or node.name)
     return node.address

@@ -342,19 +342,12 @@ class Connection:
 
     async def learn_routes(self, topics: Collection[str]) -> None:
         """Load the routes of many topics into the cache with few calls. Topics that do not exist
-        have no route in the cache.
-
-        Raises:
-            NameserverUnavailable, RouteNotReached: as `route`.
-        """
+        have no route in the cache. Raises NameserverUnavailable, RouteNotReached: as `route`."""
         await self._route_requests.learn(topics)
 
     def forget_routes(self, is_forgotten: Callable[[str], bool]) -> None:
-        """Stop watching topics that do not exist and are not needed any more.
-
-        Args:
-            is_forgotten: returns whether a topic is not needed any more.
-        """
+        """Stop watching topics that do not exist and are not needed any more. `is_forgotten`:
+        returns whether a topic is not needed any more."""
         self._watch.forget(is_forgotten)
 
     def record_change(self, topic: str, revision: int) -> None:
@@ -486,11 +479,8 @@ class Connection:
         return reachable(node)
 
     async def wait_broker(self, name: str, wait_seconds: float) -> "BrokerAsyncStub":
-        """Return the stub of a broker; wait until it is in the routes.
-
-        Raises:
-            BrokerUnavailable: it was not in the routes within `wait_seconds`.
-        """
+        """Return the stub of a broker; wait until it is in the routes. Raises BrokerUnavailable: it
+        was not in the routes within `wait_seconds`."""
         return await self._wait_node(lambda: self.broker(name), wait_seconds)
 
     def offset_service(self) -> "OffsetServiceAsyncStub":
@@ -536,11 +526,8 @@ class Connection:
         return stub
 
     async def wait_offset_service(self, wait_seconds: float) -> "OffsetServiceAsyncStub":
-        """Return the stub of the offset service; wait until it is in the routes.
-
-        Raises:
-            OffsetServiceUnavailable: it was not in the routes within `wait_seconds`.
-        """
+        """Return the stub of the offset service; wait until it is in the routes. Raises
+        OffsetServiceUnavailable: it was not in the routes within `wait_seconds`."""
         try:
             address = await self._wait_node(self._listed_offset_address, wait_seconds)
         except OffsetServiceUnavailable:

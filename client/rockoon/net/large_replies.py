@@ -42,11 +42,7 @@ Answers = AppendReply | list[StoredBatch]
 
 
 def append_reply(message: bytes) -> Answers:
-    """Decode a message of an append stream.
-
-    Raises:
-        DecodeError: the message is invalid.
-    """
+    """Decode a message of an append stream. Raises DecodeError: the message is invalid."""
     rows = kernel.native.appended(message)
     if rows is not None:
         if len(rows) == 1:
@@ -133,11 +129,7 @@ def refusal_of(reply: Reply) -> Error | None:
 
 
 def pull_stream_reply(message: bytes) -> PullStreamReply | Replies:
-    """Decode a message of a pull stream.
-
-    Raises:
-        DecodeError: the message is invalid.
-    """
+    """Decode a message of a pull stream. Raises DecodeError: the message is invalid."""
     if type(message) is bytes:
         rows = kernel.native.pull_answers(message)
         if rows is not None:

@@ -118,10 +118,8 @@ class ProducerBatch:
     def waiter(self, index: int | None = None) -> "asyncio.Future[None]":
         """Return a future that is done when the batch has its outcome or its messages move.
 
-        Each caller has its own, so that it can be cancelled.
-
-        Args:
-            index: the message that the caller awaits; None: it awaits the batch.
+        Each caller has its own, so that it can be cancelled. `index`: the message that the caller
+        awaits; None: it awaits the batch.
         """
         future = asyncio.get_running_loop().create_future()
         self._waiters.append(future)
@@ -158,11 +156,7 @@ class ProducerBatch:
         return max(self.count - max(self.awaited, self.seen), 0)
 
     def result(self, index: int) -> SendResult:
-        """Return where a message is stored.
-
-        Raises:
-            RockoonError: the batch failed.
-        """
+        """Return where a message is stored. Raises RockoonError: the batch failed."""
         outcome = self.outcome
         if isinstance(outcome, RockoonError):
             self.seen += 1

@@ -22,11 +22,8 @@ _KEYS_MARK = f"{PROPERTY_KEYS}\x01".encode()
 
 
 class ForwardingProducer(Producer):
-    """Producer whose messages are sent by `forward` only.
-
-    Args:
-        cluster, settings: as for `Producer`.
-    """
+    """Producer whose messages are sent by `forward` only. `cluster`, `settings`: as for
+    `Producer`."""
 
     def __init__(self, cluster: "Connection", settings: ForwardingSettings) -> None:
         super().__init__(cluster, settings)

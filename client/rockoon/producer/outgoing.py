@@ -92,11 +92,8 @@ def check_topic(topic: str) -> None:
 
 
 def to_body(body: object) -> bytes:
-    """Return a body as `bytes`; a copy, because the caller may modify a bytearray.
-
-    Raises:
-        InvalidArgument: it is not bytes-like.
-    """
+    """Return a body as `bytes`; a copy, because the caller may modify a bytearray. Raises
+    InvalidArgument: it is not bytes-like."""
     if isinstance(body, (bytes, bytearray, memoryview)):
         return bytes(body)
     hint = ": encode it first" if isinstance(body, str) else ""

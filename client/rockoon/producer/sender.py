@@ -293,11 +293,8 @@ class Sender:
             self._next_send = self._loop.call_soon(self._send, context=self._context)
 
     def _send(self, single: BatchQueue | None = None) -> None:
-        """Send the batches that may be sent now.
-
-        Args:
-            single: the only batch queue that has a batch to send: handled in fewer steps.
-        """
+        """Send the batches that may be sent now. `single`: the only batch queue that has a batch to
+        send: handled in fewer steps."""
         if self._next_send is not None:
             self._next_send.cancel()
             self._next_send = None

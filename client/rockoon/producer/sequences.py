@@ -41,10 +41,7 @@ class BatchSequence:
 
     def sent(self, now: float) -> int:
         """Record an attempt; return the time since the first one, milliseconds, 0 for the first.
-
-        Args:
-            now: seconds, on the event loop's clock.
-        """
+        `now`: seconds, on the event loop's clock."""
         if self._first_sent is None:
             self._first_sent = now
             return 0
@@ -52,11 +49,8 @@ class BatchSequence:
 
 
 class SequenceBook:
-    """The next sequence number of each queue.
-
-    Args:
-        new_id: returns an unused producer id, 1 to 2^64 - 1.
-    """
+    """The next sequence number of each queue. `new_id`: returns an unused producer id, 1 to 2^64 -
+    1."""
 
     def __init__(self, new_id: Callable[[], int]) -> None:
         self._new_id = new_id
@@ -81,11 +75,8 @@ class SequenceBook:
             self._unanswered[queue] = batch
 
     def refused(self, batch: "ProducerBatch") -> bool:
-        """Release the numbers of a batch that will be sent again.
-
-        Returns:
-            True if the batch must go to the same queue, because it may be stored there.
-        """
+        """Release the numbers of a batch that will be sent again. Returns true if the batch must go
+        to the same queue, because it may be stored there."""
         assert batch.sequence is not None
         assert batch.queue is not None
         if batch.sequence.may_be_stored:
@@ -96,11 +87,8 @@ class SequenceBook:
 
     def renew_if_unknown(self, batch: "ProducerBatch", error: RockoonError) -> bool:
         """Restart the numbering of a queue if its broker has discarded this producer's numbers.
-
-        Returns:
-            True if the numbering was restarted: the broker cannot have the batch, which may be sent
-            again.
-        """
+        Returns true if the numbering was restarted: the broker cannot have the batch, which may be
+        sent again."""
         sequence, queue = batch.sequence, batch.queue
         if not isinstance(error, SequenceUnknown) or sequence is None or sequence.may_be_stored:
             return False

@@ -248,13 +248,8 @@ class ReceivingEngine:
         reason: str = "",
     ) -> list[tuple[ReceiptHandle, int] | None]:
         """Like `change_visibility`. Each receipt has the time at which its message becomes visible.
-
-        Args:
-            reason: why the delivery failed; stored with a later dead letter.
-
-        Returns:
-            Receipt, and milliseconds since the epoch by the offset service's clock.
-        """
+        `reason`: why the delivery failed; stored with a later dead letter. Returns the receipt, and
+        milliseconds since the epoch by the offset service's clock."""
         _check_visible_after(visible_after_ms, 0)
         changed = await self._settler.change(
             group,

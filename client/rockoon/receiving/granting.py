@@ -112,11 +112,8 @@ class DeadLettering:
 
 
 class Granting:
-    """Delivers granted messages, and settles the offsets that are not delivered.
-
-    Args:
-        tail_reader, reader, settler: components of the receiving engine.
-    """
+    """Delivers granted messages, and settles the offsets that are not delivered. `tail_reader`,
+    `reader`, `settler`: components of the receiving engine."""
 
     def __init__(
         self, cluster: Connection, tail_reader: TailReader, reader: OffsetReader, settler: Settler
@@ -134,11 +131,8 @@ class Granting:
         self._acquirer = acquirer
 
     def deliver(self, acquire: PendingAcquire, granted: Granted) -> int:
-        """Deliver messages that are in memory, and read the remaining ones in tasks.
-
-        Returns:
-            Number of granted messages.
-        """
+        """Deliver messages that are in memory, and read the remaining ones in tasks. Returns the
+        number of granted messages."""
         count = 0
         ready: Ready = {}
         unread: list[AcquiredMessages] = []
@@ -404,10 +398,7 @@ class Granting:
         attempts: int = 1,
     ) -> bool:
         """Put messages of one queue into the dead-letter topic; return True if all are stored.
-
-        Args:
-            attempts: number of deliveries, those from the retry topic included.
-        """
+        `attempts`: number of deliveries, those from the retry topic included."""
         reading = await self._reader.read(tail, sorted({each.offset for each in receipts}))
         if reading.unread:
             return False

@@ -171,10 +171,8 @@ class ReceiveQueue:
         messages.
 
         Once per second the result is False and all queues are named, because released messages and
-        messages acquired by other processes show in the reply only then.
-
-        Args:
-            now: loop time; stored if the result is False.
+        messages acquired by other processes show in the reply only then. `now`: loop time; stored
+        if the result is False.
         """
         if now >= self.full_until and now - self.full_call_at < FULL_CALL_SECONDS:
             return True
@@ -212,10 +210,7 @@ class ReceiveQueue:
 
     def deliver(self, name: ReceiverName, messages: ReceivedMessages) -> ReceivedMessages:
         """Deliver messages to the receivers of the name that holds them, in the order of waiting.
-
-        Returns:
-            Messages for which no receiver waits.
-        """
+        Returns the messages for which no receiver waits."""
         while messages and name in self.by_name:
             receiver = next(iter(self.by_name[name]))
             self.remove(receiver)

@@ -154,11 +154,7 @@ class CallBatcher(Generic[Key, Result]):
         self, offsets: Mapping[Key, Sequence[int]]
     ) -> Mapping[Key, SettleResult[Result]]:
         """Send offsets with the next call and return the results. Cancelling does not prevent the
-        call.
-
-        Raises:
-            RockoonError: the offsets were not stored, or the reply was lost.
-        """
+        call. Raises RockoonError: the offsets were not stored, or the reply was lost."""
         for key, some in offsets.items():
             self._pending.setdefault(key, []).extend(some)
         if self._next is None:
@@ -248,11 +244,8 @@ class Settler:
     async def acknowledge(
         self, group: str, receipts: Sequence[ReceiptHandle], receiver: str = ""
     ) -> list[bool]:
-        """See `ReceivingEngine.acknowledge`.
-
-        Args:
-            receiver: acknowledges the messages; empty: their holder.
-        """
+        """See `ReceivingEngine.acknowledge`. `receiver`: acknowledges the messages; empty: their
+        holder."""
         if not receipts:
             return []
         offsets = by_acquisition(receipts)

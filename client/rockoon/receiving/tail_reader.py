@@ -242,11 +242,8 @@ class TailReader:
         self._on_grown(topic.topic)
 
     async def _pull(self, tail: TrackedQueue, pulls: PullLoop) -> bool:
-        """Pull once; return True if more messages may be available than before.
-
-        Raises:
-            RockoonError: the queue cannot be read.
-        """
+        """Pull once; return True if more messages may be available than before. Raises
+        RockoonError: the queue cannot be read."""
         is_new = not tail.is_readable
         position = tail.position = max(tail.position, tail.acquired_to)
         answer = await pulls.pull_once(BEYOND_EVERY_END if tail.end_offset is None else position)

@@ -55,14 +55,9 @@ def contexts_in(records: bytes) -> list[SpanContext]:
 
 
 class SpanStarter:
-    """Starts spans, and selects messages outside spans that start a trace.
-
-    Args:
-        ratio, tracer_provider, present_spans, traces_per_second_max, clock: as in `Tracing`.
-
-    Raises:
-        InvalidArgument: the ratio or the bound is out of range.
-    """
+    """Starts spans, and selects messages outside spans that start a trace. `ratio`,
+    `tracer_provider`, `present_spans`, `traces_per_second_max`, `clock`: as in `Tracing`. Raises
+    InvalidArgument: the ratio or the bound is out of range."""
 
     def __init__(
         self,

@@ -70,14 +70,8 @@ OUTDATED = (
 async def plan(
     cluster: "Cluster", resources: Resources, options: Options, *, done: int = 0
 ) -> ResourcePlan:
-    """Compare a cluster with resources.
-
-    Args:
-        done: number of changes that this run has made.
-
-    Raises:
-        CommandError: a change is refused; the text has all reasons.
-    """
+    """Compare a cluster with resources. `done`: number of changes that this run has made. Raises
+    CommandError: a change is refused; the text has all reasons."""
     made = plan_of(resources, await read_state(cluster, resources, options), options)
     refuse(made.refusals, done)
     return made
@@ -96,14 +90,8 @@ async def apply(
     options: Options,
     report: Callable[[ResourceChange], None],
 ) -> list[ResourceChange]:
-    """Make the changes that a cluster needs; return them.
-
-    Args:
-        report: called after each change.
-
-    Raises:
-        CommandError: a change is refused, or failed; the text has the number of changes made.
-    """
+    """Make the changes that a cluster needs; return them. `report`: called after each change.
+    Raises CommandError: a change is refused, or failed; the text has the number of changes made."""
     done: list[ResourceChange] = []
     backoff = Backoff()
     for attempt in range(1, ROUNDS_MAX + 1):
