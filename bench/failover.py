@@ -49,10 +49,8 @@ class Sending:
     """Send statistics of one producer.
 
     Attributes:
-        topic: the topic.
         longest: the longest time from a send to its acknowledgement since the last reset, seconds.
         acknowledged: numbers of the acknowledged messages.
-        failed: number of failed sends.
     """
 
     topic: str
@@ -105,7 +103,6 @@ async def outcome_of(folder: Path, kind: str, trials: int, settle_seconds: float
     """Run trials in which the leader of the log fails; return the combined result.
 
     Args:
-        folder: directory for the stores.
         kind: one of KINDS.
         trials: number of failures.
         settle_seconds: pause before each failure, in which followers catch up.

@@ -67,7 +67,6 @@ async def counted(doing: Doing, count: int, pid: int, out: Path, first: int = 1)
     The counts of an idle period of the same length are subtracted.
 
     Args:
-        doing: the operation.
         count: number of counted repetitions.
         pid: the process, under callgrind.
         out: file name of its dumps, without their numbers.

@@ -47,7 +47,6 @@ async def one_broker(
     """Start a cluster with one broker, and connect to it.
 
     Args:
-        folder: directory of the stores.
         flush: setting of the broker.
         broker: more settings of the broker; by default, a CommitLog file has a GiB.
         options: of `LocalCluster`.
@@ -180,12 +179,7 @@ async def wait_for(due: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Result of a closed loop of calls.
-
-    Attributes:
-        seconds: elapsed time.
-        waits: latency of each call in seconds, in any order.
-    """
+    """Result of a closed loop of calls. `waits`: latency of each call in seconds, in any order."""
 
     seconds: float
     waits: list[float]
@@ -236,7 +230,6 @@ async def append_in_streams(
     """Append batches on several streams, with several batches in flight on each.
 
     Args:
-        stub: stub of the broker.
         requests: batches; an endless iterator needs `seconds`.
         seconds: maximum duration.
 

@@ -112,8 +112,6 @@ class Goal:
     """A performance goal: the bound of one measured value.
 
     Attributes:
-        measure: name of the measured value.
-        bound: the bound.
         unit: unit of bound and value.
         is_floor: True if the bound is a minimum, False if it is a maximum.
         origin: source of the bound, if it is not Rockoon's own goal.

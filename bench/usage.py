@@ -205,7 +205,6 @@ class Circumstances:
     Attributes:
         load: load average before the part.
         others_cores: CPU cores that other programs used during the part.
-        seconds: duration of the part.
     """
 
     load: float

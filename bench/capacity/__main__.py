@@ -40,8 +40,6 @@ async def measured(name: str, axes: Axes, folder: Path, command: str, results: P
     """Measure one part of the benchmark; if it fails, store the failure and the points before it.
 
     Args:
-        name: of the part.
-        axes: the values of its axis.
         folder: directory of its cluster.
         command: the command line, which is stored.
         results: directory for the results; each point is stored immediately.

@@ -169,8 +169,6 @@ class CopiesCost:
     """Result of one measure.
 
     Attributes:
-        measure: name of the measure.
-        messages_per_second: the rate.
         leader_seconds, follower_seconds: CPU time per message of the leader and of one follower; 0
             without followers.
         waits: seconds of single sends, ascending; empty for other measures.
@@ -187,7 +185,6 @@ async def of_copies(folder: Path, seconds: float, count: int) -> dict[int, list[
     """Return the turns with the least CPU of the leader, by number of copies.
 
     Args:
-        folder: directory for the stores.
         seconds: duration of each rate.
         count: number of single sends.
     """

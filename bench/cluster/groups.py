@@ -20,7 +20,6 @@ async def offset_rates(cluster: rockoon.Cluster, topic: str, seconds: float) -> 
 
     Args:
         cluster: with a topic of `CALLS_IN_FLIGHT` queues that have messages.
-        topic: its name.
         seconds: duration of each rate.
     """
     async with cluster.push_consumer("rates", {topic: "*"}, nothing, consume_from="first"):
@@ -79,7 +78,6 @@ async def rebalance_seconds(
     """Measure the seconds until every queue has exactly one owner, all members in this process.
 
     Args:
-        cluster: with the topic.
         topic: with more queues than members.
         members: number of members that join together.
         leaving: number of members that leave together later.

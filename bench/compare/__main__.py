@@ -60,7 +60,6 @@ class Turn:
 
     Args:
         servers: process ids of the servers.
-        client: the client's program.
         prefix: prefix of the client's topic names, because all clients use the same servers.
         folder: a directory on the servers' disk.
     """

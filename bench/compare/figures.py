@@ -16,7 +16,6 @@ class Row:
     """One measure (a row of the table).
 
     Attributes:
-        name: name in the table.
         do: operation of the clients (`clients/protocol.py`).
         given: arguments of the operation; the duration is added.
         units: units of the figures; each is one line of the table.
@@ -93,7 +92,6 @@ def figures(row: Row, done: Mapping[str, float], cpu_seconds: float) -> Figures:
     """Compute the figures of a measure from a client's result.
 
     Args:
-        row: the measure.
         done: result of a client: messages, seconds, optionally p50 and p99 in seconds, and `alone`,
             the p99 of one connection.
         cpu_seconds: CPU time used by client and servers.
@@ -114,7 +112,6 @@ class Result:
     Attributes:
         date, machine, command: date, description of the machine, command line.
         seconds: duration of each rate.
-        versions: version of each program, by name.
         rounds: state of the machine in each round.
         values: one value per round, by (sync, column, measure, unit).
         missing: reasons for missing columns or measures, by name.

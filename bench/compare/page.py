@@ -27,13 +27,8 @@ TITLES = {False: "### Answered before a sync", True: "### Answered after a sync"
 
 
 def text(result: Result, columns: Sequence[str], *, awaited: bool = False) -> str:
-    """Return the text of the block.
-
-    Args:
-        result: result of a run.
-        columns: columns of the tables.
-        awaited: True if the run has only measures of awaited sends.
-    """
+    """Return the text of the block. `awaited`: True if the run has only measures of awaited
+    sends."""
     versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
     rounds = [
         (str(number), f"{each.load:.2f}", f"{each.others_cores:.2f}", f"{each.seconds:.0f}")

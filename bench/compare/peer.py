@@ -23,7 +23,6 @@ class ClientCommand:
 
     Attributes:
         name: heading of its column in the table.
-        command: program and arguments.
         environment: added to the environment of this process.
     """
 

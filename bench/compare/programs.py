@@ -140,7 +140,6 @@ class Program:
 
     Args:
         name: name of the server in error texts.
-        command: program and arguments.
         log: file for its output.
         environment: added to the environment of this process.
     """
@@ -186,7 +185,6 @@ class ClientProgram:
     """A client process that implements `clients/protocol.py`.
 
     Args:
-        command: program and arguments.
         log: file for its error output.
         environment: added to the environment of this process.
     """

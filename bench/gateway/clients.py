@@ -35,7 +35,6 @@ class Done:
     Attributes:
         count: number of messages or calls.
         before: number of messages or calls of the warm-up.
-        seconds: elapsed time.
         own_seconds: CPU seconds of this process.
         used: CPU seconds of each server process.
         waits: latency of each call in seconds; for receives, including the acknowledgement.

@@ -88,7 +88,6 @@ class Comparison:
     """One run of the comparison of gateway and proxy ("sides").
 
     Args:
-        sides: gateway and proxy.
         folder: directory for stores and logs, on the disk to measure.
         rounds: number of turns of each server.
         seconds: duration of each rate.

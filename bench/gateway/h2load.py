@@ -20,7 +20,6 @@ class Load:
     """Result of a load with h2load.
 
     Attributes:
-        calls: number of calls.
         seconds: elapsed time from the first connection to the last reply.
         waits: latency of each call in seconds.
     """
@@ -48,7 +47,6 @@ def load(
         request: a serialized message, the same for each call.
         headers: in addition to those of gRPC.
         calls: number of calls over all connections.
-        folder: for temporary files.
         at_once: calls in flight on each connection.
 
     Returns:

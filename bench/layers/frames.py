@@ -106,12 +106,8 @@ class SendWindows:
 
 class RawClient:
     """A raw client connection with at most one call. It decodes no headers; it detects them by
-    their flags.
-
-    Raises:
-        OSError: there is no server.
-        MeasureFailed: the server ended the connection or reset the call, or is silent.
-    """
+    their flags. Raises OSError: there is no server; MeasureFailed: the server ended the connection
+    or reset the call, or is silent."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), SECONDS_MAX)

@@ -20,7 +20,6 @@ class Layer:
     Attributes:
         column: heading of its column in the tables.
         name: the argument of `echo.py` and `calls.py`; "go" has another program.
-        environment: environment variables of its processes.
     """
 
     column: str

@@ -146,7 +146,6 @@ def make_store(path: Path, file_bytes: int, files: int, *, topics: int = TOPICS)
     """Write a store; return one store for each prefix of its files.
 
     Args:
-        path: the directory to create.
         file_bytes: size of each CommitLog file.
         files: number of files; each is full except for a few bytes at its end.
         topics: number of topics.

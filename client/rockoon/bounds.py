@@ -16,15 +16,8 @@ _MS_MAX = 10**13 - 1
 
 
 def check_bounds(options: object, bounds: Mapping[str, tuple[float, float]]) -> None:
-    """Check numeric attributes of an options object.
-
-    Args:
-        options: the object.
-        bounds: attribute name → smallest and largest valid value.
-
-    Raises:
-        InvalidArgument: an attribute is out of its bounds.
-    """
+    """Check numeric attributes of an options object. `bounds`: attribute name → smallest and
+    largest valid value. Raises InvalidArgument: an attribute is out of its bounds."""
     for name, (low, high) in bounds.items():
         value = getattr(options, name)
         if not low <= value <= high:
@@ -63,15 +56,8 @@ Checked = TypeVar("Checked")
 
 
 def check_text(what: str, text: str) -> str:
-    """Return the text.
-
-    Args:
-        what: name of the argument, for the error.
-        text: its value.
-
-    Raises:
-        InvalidArgument: the text is not valid Unicode.
-    """
+    """Return the text. `what`: name of the argument, for the error. Raises InvalidArgument: the
+    text is not valid Unicode."""
     if fault := text_fault(text):
         raise InvalidArgument(reason=f"{what}: {fault}")
     return text

@@ -48,7 +48,6 @@ class Work:
     """Result of an operation.
 
     Attributes:
-        messages: number of messages.
         seconds: elapsed time, until the last message was acknowledged or read.
         waits: latency of single messages in seconds, in any order.
         alone: like `waits`, measured with only one connection.

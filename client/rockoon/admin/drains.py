@@ -48,8 +48,6 @@ class DrainReport:
     """The remaining messages of a broker that is drained.
 
     Attributes:
-        broker: its name.
-        drained: whether it is drained.
         closed: whether it refuses messages of producers; a few seconds after the beginning.
         settled: whether all numbers are of one moment.
         unread_messages: messages that groups have not read, sum over all groups.
@@ -123,12 +121,8 @@ class DrainAdmin:
         return await self.report(broker)
 
     async def undrain(self, broker: str) -> DrainReport:
-        """Let a drained broker accept messages again.
-
-        Raises:
-            BrokerNotFound: the broker is not live.
-            InvalidArgument: it is drained by its file, environment or options.
-        """
+        """Let a drained broker accept messages again. Raises BrokerNotFound: the broker is not
+        live; InvalidArgument: it is drained by its file, environment or options."""
         found = await self._settings.describe("broker", broker)
         if any(each.name == SETTING and each.live for one in found for each in one.settings):
             found = await self._settings.unset("broker", SETTING, broker)
@@ -235,15 +229,9 @@ class DrainAdmin:
 
         If it is live, only its queues are removed: consumers leave them, and producers do not wait
         for them. Then its processes must be stopped and the call repeated, which removes the state
-        of its log and its live settings.
-
-        Args:
-            broker: its name.
-            force: remove it although messages may be lost.
-
-        Raises:
-            InvalidArgument: the broker is not drained or not empty, or a topic has queues on no
-                other broker.
+        of its log and its live settings. `force`: remove it although messages may be lost. Raises
+        InvalidArgument: the broker is not drained or not empty, or a topic has queues on no other
+        broker.
         """
         if not force:
             await self._check_empty(broker)

@@ -161,7 +161,6 @@ class SettingsAdmin:
 
         Args:
             service: "broker", "offset", "nameserver" or "gateway".
-            name: name of the setting.
             value: as in an environment variable.
             node: only this node, with all its replicas; empty for all nodes of the service.
             owner: see `LiveSetting` in settings.proto.

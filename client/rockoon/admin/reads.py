@@ -40,7 +40,6 @@ async def ask_queue_ends(
     a timeout; see `route_revision`.
 
     Args:
-        routes: routes of the topics.
         with_residency: also ask whether each queue's oldest message is in its broker's memory.
     """
     by_broker: dict[str, list[tuple[MessageQueue, TopicRoute]]] = {}
@@ -241,7 +240,6 @@ class GroupLag:
     """A consumer group with its lag and its readers.
 
     Attributes:
-        group: configuration and subscribed topics.
         lag: the lag; None if the offset service refused the call.
         readers: live members, and filters reported by receivers lately.
         error: the refusal, for example too many queues for one reply.

@@ -63,12 +63,7 @@ class Pace:
 
 
 class SourceLog:
-    """Reads the log of one broker; follows its leader.
-
-    Args:
-        connection: to the cluster.
-        name: name of the broker.
-    """
+    """Reads the log of one broker; follows its leader."""
 
     def __init__(self, connection: "Connection", name: str) -> None:
         self._connection = connection
@@ -147,13 +142,8 @@ def damage_in(reply: ReadLogReply, position: int) -> int | None:
 
 
 class LogPartWriter:
-    """A file with records of one CommitLog file, which is being written.
-
-    Args:
-        destination: the destination.
-        log: name of the log.
-        start: physical offset of the first record.
-    """
+    """A file with records of one CommitLog file, which is being written. `start`: physical offset
+    of the first record."""
 
     def __init__(self, destination: Destination, log: str, start: int) -> None:
         self.start = self.end = start
@@ -182,15 +172,8 @@ class LogPartWriter:
 
 
 class LogCopier:
-    """Copies one log.
-
-    Args:
-        reader: reader of the log.
-        destination: the destination.
-        backup: name of the backup.
-        pace: limits the rate.
-        on_parts: called with all parts of the log so far, whenever there is another one.
-    """
+    """Copies one log. `on_parts`: called with all parts of the log so far, whenever there is
+    another one."""
 
     def __init__(
         self,

@@ -274,15 +274,9 @@ def open_destination(place: str, *, existing: bool = False) -> Destination:
 
 @contextmanager
 def locked_directory(directory: Path, user: str) -> Iterator[None]:
-    """Create a directory if it is missing, and hold its lock.
-
-    Args:
-        directory: the directory.
-        user: the program that may hold the lock, as part of the error message.
-
-    Raises:
-        BackupError: another program holds the lock, or the disk refuses.
-    """
+    """Create a directory if it is missing, and hold its lock. `user`: the program that may hold the
+    lock, as part of the error message. Raises BackupError: another program holds the lock, or the
+    disk refuses."""
     try:
         with disk_failures(str(directory), "locked"):
             make_directory(directory)

@@ -52,7 +52,6 @@ class LogPart:
     """Consecutive records of one CommitLog file, back to back in a file of the backup.
 
     Attributes:
-        file: the file.
         start, end: range of the log.
         last_bytes, last_sha256: the last record. A later backup asks the broker for it before it
             refers to this part.
@@ -164,12 +163,8 @@ def sealed(content: Mapping[str, Any]) -> bytes:
 
 
 def unsealed(content: bytes, place: str) -> dict[str, Any]:
-    """Decode `sealed`.
-
-    Raises:
-        ContentUnreadable: the content is damaged.
-        OtherFormat: the content is intact, and another version wrote it.
-    """
+    """Decode `sealed`. Raises ContentUnreadable: the content is damaged; OtherFormat: the content
+    is intact, and another version wrote it."""
     text, checksum = content[:-CHECKSUM_BYTES], content[-CHECKSUM_BYTES:]
     if hashlib.sha256(text).hexdigest().encode() + b"\n" != checksum:
         raise ContentUnreadable(
@@ -212,10 +207,6 @@ def part_of(found: dict[str, Any]) -> LogPart:
 
 class Backups:
     """Backups at a destination.
-
-    Args:
-        destination: the destination.
-        files: names of its files.
 
     Attributes:
         complete: names of complete backups, the oldest first.

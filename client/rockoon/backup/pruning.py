@@ -53,13 +53,7 @@ def begun_ms(backup: str) -> int:
 
 def chosen(complete: Sequence[str], keep: int, keep_days: float, now_ms: int) -> list[str]:
     """Return the backups to keep: the newest ones, and those of the last days; at least one.
-
-    Args:
-        complete: names of backups, the oldest first.
-        keep: number of backups.
-        keep_days: days.
-        now_ms: epoch milliseconds.
-    """
+    `complete`: names of backups, the oldest first."""
     newest = complete[-max(1, keep) :]
     oldest_ms = now_ms - keep_days * DAY_MS
     return [each for each in complete if each in newest or begun_ms(each) >= oldest_ms]
@@ -76,7 +70,6 @@ def prune(
     """Remove old backups.
 
     Args:
-        destination: the destination.
         keep: number of the newest backups to keep.
         keep_days: backups that began within these days are kept too.
         with_interrupted: remove interrupted backups too. They must not be running any more.

@@ -204,14 +204,7 @@ def moment(epoch_ms: int) -> str:
 
 
 class Restore:
-    """Writes the directories of one restore.
-
-    Args:
-        destination: the backups.
-        sources: the chosen ones.
-        directory: the target.
-        report: called with a sentence about each step.
-    """
+    """Writes the directories of one restore. `report`: called with a sentence about each step."""
 
     def __init__(
         self,

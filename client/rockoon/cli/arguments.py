@@ -110,15 +110,9 @@ def parse_topic_queue(text: str) -> "MessageQueue":
 
 
 def parse_pairs(texts: Iterable[str], what: str) -> dict[str, str]:
-    """Return a mapping from texts of the form "name=value".
-
-    Args:
-        texts: the pairs.
-        what: the form, for the error message.
-
-    Raises:
-        typer.BadParameter: a text has no equals sign or no name, or a name occurs twice.
-    """
+    """Return a mapping from texts of the form "name=value". `what`: the form, for the error
+    message. Raises typer.BadParameter: a text has no equals sign or no name, or a name occurs
+    twice."""
     pairs: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")

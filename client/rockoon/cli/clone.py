@@ -114,11 +114,7 @@ def not_revertible(plans: "Sequence[ResetPlan]") -> list[str]:
 
 async def topics_of(admin: "Admin", group: str) -> list[str]:
     """Return the topics on which a group has progress, without its retry and dead-letter topics.
-
-    Raises:
-        GroupNotFound: the group does not exist.
-        CommandError: there are none.
-    """
+    Raises GroupNotFound: the group does not exist; CommandError: there are none."""
     from rockoon_format.names import is_dlq_topic, is_retry_topic
 
     await admin.get_group(group)

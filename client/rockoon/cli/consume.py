@@ -266,7 +266,6 @@ async def wait_read(
     `NO_QUEUE_SECONDS`.
 
     Args:
-        consumer: the member.
         ends: end of each queue of the topic.
         warn: warn if the member skipped messages at its start.
 

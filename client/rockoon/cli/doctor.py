@@ -41,7 +41,6 @@ class Check:
     Attributes:
         state: OK, WARN or FAIL.
         subject: the checked object.
-        finding: the observation.
         advice: what to do; empty if the state is OK.
     """
 

@@ -33,7 +33,6 @@ class GroupReport:
     """Lag of one group.
 
     Attributes:
-        group: name of the group.
         reply: lag by queue, most urgent first.
         members: number of live members that pull.
         receivers: number of clients that acknowledge message by message.
@@ -449,12 +448,8 @@ class GroupLagsReport:
 
 
 async def report_groups(cluster: "Cluster", rows_max: int, bound_ms: int | None) -> GroupLagsReport:
-    """Return the lag of all groups.
-
-    Args:
-        rows_max: rows of the table.
-        bound_ms: a loss within this time is a danger; None reports no dangers.
-    """
+    """Return the lag of all groups. `bound_ms`: a loss within this time is a danger; None reports
+    no dangers."""
     rows = [row_of(each, bound_ms) async for each in cluster.admin.lags()]
     rows.sort(key=lambda row: row.order)
     endangered = [row for row in rows if row.danger]

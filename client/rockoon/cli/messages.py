@@ -152,12 +152,8 @@ def show(
     as_json: bool,
     hint: str = "",
 ) -> None:
-    """Find and print messages; exit with status 1 if some may be missing.
-
-    Args:
-        work: the search.
-        hint: printed if no message is found.
-    """
+    """Find and print messages; exit with status 1 if some may be missing. `hint`: printed if no
+    message is found."""
     from rockoon.errors import RockoonError
 
     async def session(cluster: "Cluster") -> "tuple[FoundMessages, list[Readers]]":

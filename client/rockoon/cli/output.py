@@ -49,9 +49,7 @@ def print_table(
     """Print a table, or one sentence if there are no rows.
 
     Args:
-        columns: headings.
         rows: cells; None is shown as "-".
-        empty: the sentence.
         numbers: headings of the columns to align right.
     """
     lines = [[cell(value) for value in row] for row in rows]

@@ -184,7 +184,6 @@ class LineReader:
 
     Args:
         key, tag: key and tag of every message; None for no key or tag.
-        properties: properties of every message.
         key_field: name of the field of the JSON object on each line that has the key; None: `key`.
         tag_field: name of the field that has the tag; None: `tag`.
         are_messages: each line is a message in the format of `rockoon consume --json`.
@@ -318,7 +317,6 @@ async def produce(
     Args:
         topic: an existing topic.
         file: None for standard input.
-        reader: converts lines to messages.
         quiet: show no progress bar.
     """
     await find_topic(cluster, topic)

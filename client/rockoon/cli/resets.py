@@ -88,16 +88,9 @@ class OperatorReset:
             raise
 
     async def confirmed(self, plan: "ResetPlan", *, quiet: bool) -> "ResetPlan":
-        """Ask whether to apply a plan, and ask again if progress has moved since.
-
-        Args:
-            plan: the plan that was shown.
-            quiet: print no tables.
-
-        Raises:
-            CommandError: the answer is no, there is no terminal, or progress moved during each of
-                `QUESTIONS_MAX` questions.
-        """
+        """Ask whether to apply a plan, and ask again if progress has moved since. `quiet`: print no
+        tables. Raises CommandError: the answer is no, there is no terminal, or progress moved
+        during each of `QUESTIONS_MAX` questions."""
         from rockoon.errors import PlanStale
 
         # The question blocks the event loop, which has no other work.
@@ -181,12 +174,8 @@ def read_target(
     by_duration: str | None,
     from_file: Path | None,
 ) -> "ResetTarget":
-    """Return the target of a reset; exactly one option must be set.
-
-    Raises:
-        typer.BadParameter: none or several are set, or a value is invalid.
-        CommandError: the file is invalid.
-    """
+    """Return the target of a reset; exactly one option must be set. Raises typer.BadParameter: none
+    or several are set, or a value is invalid; CommandError: the file is invalid."""
     from rockoon_proto.v1.offset_pb2 import QueueOffsets, ResetTarget
 
     # Options that are not set are False or None; 0 is an offset.

@@ -95,12 +95,8 @@ def shown(
     """Return a decorator for a command that shows the result of one call.
 
     The command checks its arguments and returns the call. The decorator adds `--json` and
-    `--nameservers`, makes the call, and prints the result.
-
-    Args:
-        show: prints the result for people.
-        to_json: returns the result for programs.
-        is_incomplete: whether the command exits with status 1 after it has printed the result.
+    `--nameservers`, makes the call, and prints the result. `is_incomplete`: whether the command
+    exits with status 1 after it has printed the result.
     """
 
     def decorate(command: "Callable[..., Work[Result]]") -> Callable[..., None]:
@@ -171,12 +167,8 @@ async def suggestion(cluster: "Cluster", absent: "RockoonError") -> str:
 
 
 def check_reachable(addresses: Sequence[str]) -> None:
-    """Check that a process listens at one of the addresses.
-
-    Raises:
-        CommandError: no host name can be resolved.
-        NameserverUnavailable: no process listens at any address.
-    """
+    """Check that a process listens at one of the addresses. Raises CommandError: no host name can
+    be resolved; NameserverUnavailable: no process listens at any address."""
     from rockoon.errors import NameserverUnavailable
 
     unknown = []

@@ -50,7 +50,6 @@ class Sources:
     Attributes:
         nameservers: "host:port,...".
         settings: settings of services on this machine.
-        logs: log files.
         metrics: "host:port" of metrics pages, in addition to those in `settings`.
         directory: directory of a local cluster (`rockoon up`); None: none.
         environment: usually `os.environ`.
@@ -141,12 +140,7 @@ class Bundle:
 
 
 def collect(sources: Sources, days_left: int) -> Bundle:
-    """Make a bundle.
-
-    Args:
-        sources: what it is made from.
-        days_left: see `certificate_checks`.
-    """
+    """Make a bundle. `days_left`: see `certificate_checks`."""
     bundle = Bundle(Redactor(known_secrets(sources)))
     bundle.add("versions.txt", versions)
     bundle.add("environment.txt", lambda: environment_text(sources.environment))

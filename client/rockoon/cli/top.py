@@ -40,9 +40,7 @@ class Sample:
 
     Attributes:
         taken_seconds: monotonic.
-        ends: end of each queue.
         settled: offset up to which a reader (group and member) has settled a queue.
-        lags: lag of each group.
         unknown: broker → why the ends of its queues are unknown.
     """
 

@@ -90,11 +90,7 @@ class Assignment:
 
     Args:
         group: name of the group, for log lines.
-        settings: settings of the queue readers.
-        membership: the members of the group.
         changes: wakes `keep_balanced` when the allocation may have changed.
-        delivery: calls the handler.
-        statistics: counters.
         start_task: starts tasks for pulls and revocations.
         listener: called before queues are read, and before they are released.
         subscribe: subscribes the group to a topic that was created again.

@@ -186,7 +186,6 @@ class GroupMembership:
 
     Args:
         member_id: unique in the group.
-        subscriptions: subscriptions of the member.
         changes: changes when the allocation may have changed.
         on_reset: called with queues whose progress was reset.
         mode: members of another mode do not share queues with this one.

@@ -73,8 +73,6 @@ class PullLoop:
 
     Args:
         subscription: filter of the messages.
-        rules: rules for pulling.
-        counts: counters.
         accept: called in the receive callback with messages that arrive while `pull_once` waits;
             its exceptions are raised by `pull_once`. True: the reader has the messages, and
             `pull_once` waits for later ones. False: `pull_once` returns them.
@@ -297,9 +295,7 @@ class Prefetcher:
 
     Args:
         cluster: the connection; its task group has the tasks.
-        rules: rules for pulling.
         prefetch_batches: number of batches to prefetch per queue.
-        statistics: counters.
         relocate: sets a new `next_offset` for a queue that no longer has the offset to read.
         waits_for: true if a queue is pulled again after an error that is not retriable.
 

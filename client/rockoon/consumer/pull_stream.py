@@ -87,12 +87,9 @@ class QueueSubscription:
         return self._stream.heard_at
 
     async def answer(self) -> Reply:
-        """Wait for the next reply. The caller has room for one pull. Cancelling it is safe.
-
-        Raises:
-            NoPullStreams: the broker has no pull streams.
-            RockoonError: error of the queue, or of the stream.
-        """
+        """Wait for the next reply. The caller has room for one pull. Cancelling it is safe. Raises
+        NoPullStreams: the broker has no pull streams; RockoonError: error of the queue, or of the
+        stream."""
         if self._messages <= self._messages_low or self._bytes <= self._bytes_low:
             self._give_credit()
         while not self._answers:

@@ -104,8 +104,6 @@ class QueueReader:
         """Pull until the queue must be resolved again.
 
         Args:
-            rules: rules for reading.
-            statistics: counters.
             on_messages: called when messages can be handed out.
             on_gone: called when the broker replies that the queue does not exist.
 

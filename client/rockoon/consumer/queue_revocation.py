@@ -96,7 +96,6 @@ class QueueRevocation:
 
     Args:
         group: name of the group, for log lines.
-        delivery: runs the handler calls.
         listener: called before queues are released.
         on_persisted: called with each result of the store.
         on_ended: called when the revocation of queues has ended.

@@ -270,15 +270,9 @@ def secret_file(directory: Path) -> Path:
 
 
 def cluster_key(directory: Path) -> AccessKey:
-    """Return the services' access key.
-
-    Args:
-        directory: directory of the cluster; a missing secret is generated.
-
-    Raises:
-        InvalidArgument: the file contains no secret.
-        OSError: the file can be neither read nor created.
-    """
+    """Return the services' access key. `directory`: directory of the cluster; a missing secret is
+    generated. Raises InvalidArgument: the file contains no secret; OSError: the file can be neither
+    read nor created."""
     path = secret_file(directory)
     _written(path, new_secret() + "\n")
     return AccessKey(CLUSTER_KEY_ID, read_secrets(path)[0])

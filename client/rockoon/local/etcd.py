@@ -188,7 +188,6 @@ def etcd_command(
 
     Args:
         program: from `find_etcd`.
-        directory: its data directory.
         port: client port, on 127.0.0.1. There are no peers, so the peer port is arbitrary.
         durable: sync every write; otherwise a crash of the machine may lose the data.
         tls_flags: TLS flags for client connections; empty for plain connections.

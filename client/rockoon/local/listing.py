@@ -94,7 +94,6 @@ def settle_copies(
         nameservers, tls, access: for the connection to the cluster.
         logs: log → names of its running replicas.
         wanted: number of copies of each log.
-        seconds_max: timeout in seconds.
 
     Returns:
         For each log with more replicas: the names of its replicas in sync.

@@ -169,12 +169,7 @@ class Pauses:
 
 
 class Supervisor:
-    """Supervises a cluster, on the thread that owns it.
-
-    Args:
-        cluster: a started cluster.
-        report: prints a message for the operator.
-    """
+    """Supervises a cluster, on the thread that owns it. `cluster`: a started cluster."""
 
     def __init__(self, cluster: LocalCluster, report: Callable[[str], None]) -> None:
         self._cluster = cluster

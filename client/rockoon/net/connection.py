@@ -77,7 +77,6 @@ class CallsInFlight:
         """Return the reply to a call that was just started.
 
         Args:
-            call: the call.
             address_now: returns the current address of the called service.
             farewell_seconds: how long to wait for the reply after the service has moved. A leader
                 that hands over has answered by then, but the new routes may arrive first.
@@ -328,7 +327,6 @@ class Connection:
         """Return a topic's route, at `min_revision` or later; from the cache if possible.
 
         Args:
-            topic: the topic.
             min_revision: a revision that the caller has seen.
             retry_seconds: how long to retry while no nameserver answers, in seconds; None means
                 the connection's `retry_seconds`.
@@ -372,7 +370,6 @@ class Connection:
 
         Args:
             method_name: for example "CreateTopic".
-            request: the request message.
             retry_seconds: how long to retry, in seconds; None means the connection's
                 `retry_seconds`.
             timeout_seconds: timeout of one attempt.
@@ -409,7 +406,6 @@ class Connection:
 
         Args:
             method: a unary method of a stub.
-            request: the request message.
             unavailable: error for a peer that does not answer or that another process has
                 replaced. The peer is the broker that `details` names, or the offset service for
                 OffsetServiceUnavailable.
@@ -462,12 +458,8 @@ class Connection:
         return self._in_flight.follow(call, lambda: self.routes.broker_address(broker))
 
     def broker(self, name: str) -> "BrokerAsyncStub":
-        """Return the stub of a live broker.
-
-        Raises:
-            BrokerUnavailable: the routes have no broker of this name now.
-            NoExternalAddress: the broker has no address that this client can reach.
-        """
+        """Return the stub of a live broker. Raises BrokerUnavailable: the routes have no broker of
+        this name now; NoExternalAddress: the broker has no address that this client can reach."""
         stub: BrokerAsyncStub = self._channels.stub(self.broker_address(name), broker_stub)
         return stub
 

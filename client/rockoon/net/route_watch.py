@@ -51,8 +51,6 @@ class RouteWatch:
 
     Args:
         nameservers: "host:port" of each.
-        channels: channels to them.
-        metadata: metadata of every call.
 
     Attributes:
         routes: the cached routes.
@@ -185,12 +183,8 @@ CHANGES_MAX = 1000
 
 
 class RouteRequests:
-    """Requests routes from nameservers and adds their topics to the watch.
-
-    Args:
-        watch: the watch with the cache.
-        call: `Connection.call_nameserver`.
-    """
+    """Requests routes from nameservers and adds their topics to the watch. `call`:
+    `Connection.call_nameserver`."""
 
     def __init__(self, watch: RouteWatch, call: Callable[..., Awaitable[Any]]) -> None:
         self._watch = watch

@@ -21,12 +21,8 @@ class OffsetLookup:
     async def choose(
         self, queues: Iterable[MessageQueue], consume_from: ConsumeFrom
     ) -> dict[MessageQueue, Start]:
-        """Return the offsets for a start policy, for a reader that stores no progress.
-
-        Raises:
-            QueueNotFound: a queue does not exist.
-            BrokerUnavailable: a broker does not answer.
-        """
+        """Return the offsets for a start policy, for a reader that stores no progress. Raises
+        QueueNotFound: a queue does not exist; BrokerUnavailable: a broker does not answer."""
         chosen: dict[MessageQueue, Start] = {}
         for broker, some in _calls(queues):
             states, as_of_ms = await self._status(broker, some, offsets_only=True)

@@ -34,8 +34,6 @@ class AppendRequests:
     """Encoder of batches as append requests.
 
     Args:
-        cluster: the connection.
-        settings: the producer's settings.
         clock: epoch milliseconds.
         hooks: called before a batch is encoded, and before its request is sent.
 

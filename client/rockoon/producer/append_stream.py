@@ -40,10 +40,8 @@ class AppendStream:
     """Sends batches to one broker.
 
     Args:
-        broker: name of the broker.
         connect: returns the broker's address and stub; raises BrokerUnavailable while the broker
             is not in the routes.
-        metadata: metadata of the call.
         events: notified exactly once about every submitted batch.
     """
 

@@ -123,7 +123,6 @@ class BrokerSlots:
         (`pause_end`), a batch that may wait is not sent, even if the broker is idle.
 
         Args:
-            head: the batch.
             now: seconds.
             in_flight_max: maximum of shipments in flight.
             is_due: the batch has lingered long enough, or must not linger.
@@ -142,7 +141,6 @@ class BatchScheduler:
     """Assigns the batches of a producer to queues and shipments.
 
     Args:
-        accumulator: the batch queues.
         in_flight_max: maximum of shipments in flight to one broker.
         round_robin_start: index of the first queue that each topic's round robin chooses.
 
@@ -275,7 +273,6 @@ class BatchScheduler:
 
         Args:
             batch: was in flight.
-            error: the reason.
             now: seconds, on the clock of the deadlines.
             blame_broker: the broker would refuse other batches as well.
         """

@@ -49,12 +49,9 @@ class MessageRouter:
             raise closed(self._refused_in_child, "the producer")
 
     def round_robin(self, topic: str) -> BatchQueue:
-        """Return the batch queue of messages that may go to any queue of a topic.
-
-        Raises:
-            Closed: the producer is closed.
-            InvalidTopicName: the name is invalid, or the topic is internal to the broker.
-        """
+        """Return the batch queue of messages that may go to any queue of a topic. Raises Closed:
+        the producer is closed; InvalidTopicName: the name is invalid, or the topic is internal to
+        the broker."""
         self.check_open()
         batch_queue = self._accumulator.round_robin.get(topic)
         if batch_queue is None:
@@ -165,7 +162,6 @@ class UnroutedMessages:
 
     Args:
         accumulator: counts their bytes; its `unrouted` has their batch queues.
-        settings: the producer's settings.
         resolve: starts a lookup of a topic's route.
     """
 

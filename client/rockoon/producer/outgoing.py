@@ -77,12 +77,8 @@ Extras = tuple[bytes, bytes]
 
 
 def check_topic(topic: str) -> None:
-    """Check that messages can be sent to a topic of this name.
-
-    Raises:
-        InvalidArgument: it is not a str.
-        InvalidTopicName: the name is invalid, or the topic is internal to the broker.
-    """
+    """Check that messages can be sent to a topic of this name. Raises InvalidArgument: it is not a
+    str; InvalidTopicName: the name is invalid, or the topic is internal to the broker."""
     if not isinstance(topic, str):
         raise InvalidArgument(reason=f"a topic is a str, not {type(topic).__name__}")
     if fault := topic_fault(topic):

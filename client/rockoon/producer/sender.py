@@ -77,7 +77,6 @@ class Sender:
 
     Args:
         cluster: the connection, entered; its TaskGroup owns the tasks.
-        settings: the producer's settings.
         clock: epoch milliseconds.
         on_route: called when the queues of a topic become known or change.
         on_topic_dropped: called when a topic does not exist or is not writable.

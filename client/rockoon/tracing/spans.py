@@ -129,8 +129,6 @@ class SpanStarter:
         Args:
             operation: "send", "receive", "process" or "settle".
             name: name of the span, before the destination.
-            kind: kind of the span.
-            attributes: further attributes.
             contexts: contexts of messages; the first is the parent, the others become links. Empty:
                 the present span is the parent.
             is_root: the span has no parent.

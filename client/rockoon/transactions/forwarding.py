@@ -74,7 +74,6 @@ class ForwardedTransactions(TransactionalProducer):
         """Send the end of a transaction to its broker.
 
         Args:
-            topic: topic of the message.
             half: position of its half message; queue offset -1 means unknown.
             resolution: COMMIT or ROLLBACK; UNKNOWN only with `from_check`.
             from_check: whether this answers a check.

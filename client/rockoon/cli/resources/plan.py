@@ -58,9 +58,6 @@ class ClusterState:
 
     Attributes:
         brokers: live brokers → whether each is drained.
-        topics: by name.
-        groups: by name.
-        keys: by name.
         same_secrets: names of keys that have the secret of their file.
         settings: live settings, also those that are not in use.
         setting_faults: reasons for which services refuse declared settings.
@@ -90,9 +87,7 @@ class ResourceChange:
     Attributes:
         action: "create", "change" or "delete".
         kind: "topic", "group", "access key" or "setting".
-        name: name of the object.
         details: the fields that differ.
-        make: makes the change.
     """
 
     action: str
