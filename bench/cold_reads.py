@@ -61,7 +61,6 @@ def slow_down(pid: int, folder: Path, bytes_per_second: int) -> None:
 
 
 async def measured(kind: str, local: LocalCluster, folder: Path, seconds: float) -> str:
-    """Measure one row of the result table."""
     reader = None
     if kind == "cold":
         evict(folder)

@@ -155,7 +155,6 @@ def run(side: str, scenario: str, flush: str, folder: Path) -> None:
 
 
 def main() -> None:
-    """Print a row for each scenario and side."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--only", choices=[*SCENARIOS, LAYERS], action="append", help="may be repeated"

@@ -144,7 +144,6 @@ def checksums() -> None:
 
 
 def main() -> None:
-    """Print a row for each function, body size and batch size."""
     options = argparse.ArgumentParser(prog="make bench-kernel", description=__doc__)
     options.add_argument("--checksums", action="store_true", help="with and without checksums")
     if options.parse_args().checksums:

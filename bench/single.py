@@ -146,7 +146,6 @@ async def measure(folder: Path, only: set[str], flush: str, seconds: float) -> N
 
 
 def main() -> None:
-    """Print a row for each measure."""
     options = parser("python -m bench.single", __doc__, PARTS, seconds=3.0)
     options.add_argument("--flush", choices=("async", "sync"), action="append")
     given = options.parse_args()

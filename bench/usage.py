@@ -264,7 +264,6 @@ class RunNotes:
             self.miss(name, str(failure))
 
     def miss(self, name: str, reason: str) -> None:
-        """Record and print the failure of a measure."""
         miss(self._missing, name, reason)
 
     def machine_table(self) -> str:
@@ -276,5 +275,4 @@ class RunNotes:
         return markdown(("part", "load before", "cores that others used", "seconds"), rows)
 
     def missing(self) -> list[str]:
-        """Return the paragraphs about failed measures."""
         return missing_lines(self._missing)

@@ -134,7 +134,6 @@ class Bench:
         return rockoon.connect(self.local.nameservers)
 
     def resident_bytes(self) -> dict[str, int]:
-        """Return the resident memory of each process."""
         use = self.meter.stop()
         return {name: process.resident_bytes for name, process in use.processes.items()}
 

@@ -338,7 +338,6 @@ class Foretold:
 
     @property
     def error(self) -> float:
-        """Relative error of the prediction."""
         return self.predicted / self.measured - 1
 
 

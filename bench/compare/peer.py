@@ -65,7 +65,6 @@ class Peer(abc.ABC):
         """
 
     def pids(self) -> Sequence[int]:
-        """Return the process ids of the servers."""
         return [program.pid for program in self._programs]
 
     @abc.abstractmethod

@@ -129,7 +129,6 @@ class Comparison:
             self._sides.remove(side)
 
     def run(self, parts: Sequence[str]) -> None:
-        """Measure the requested parts."""
         for sync, known in ((True, PARTS_WITH_SYNC), (False, PARTS)):
             chosen = [name for name in known if name in parts]
             if chosen:
@@ -137,13 +136,11 @@ class Comparison:
                     self._pair(chosen, sync=sync)
 
     def text(self) -> str:
-        """Return the results as text for the page."""
         tables = [each.table() for each in (self._figures, self._levels) if each.values]
         told_parts = [self._notes.machine_table(), *tables, *self._notes.missing()]
         return "\n\n".join(told_parts)
 
     def close(self) -> None:
-        """Stop all servers that were started."""
         with self._interrupts.held():
             for side in self._sides:
                 side.stop()

@@ -110,7 +110,6 @@ class LayerComparison:
         self.channels = Figures([column for column in columns if column != GO])
 
     def run(self) -> None:
-        """Measure all layers as servers and as clients."""
         with self._notes.measured("layers as servers"):
             self._measure_servers()
         with self._notes.measured("idle connections"):

@@ -27,13 +27,11 @@ class Layer:
     environment: Mapping[str, str] = field(default_factory=lambda: {"PYTHONPATH": str(ROOT)})
 
     def command(self, port: int) -> list[object]:
-        """Return the command line of the layer's echo server."""
         if self.name == "go":
             return [go_program(), port]
         return [sys.executable, "-m", "bench.layers.echo", self.name, port]
 
     def client(self, address: str) -> list[object]:
-        """Return the command line of the layer's client program."""
         return [sys.executable, "-m", "bench.layers.calls", self.name, address]
 
     def started(self, folder: Path, port: int, before: Sequence[object] = ()) -> Program:
@@ -84,5 +82,4 @@ def go_program() -> Path:
 
 
 def go_version() -> str:
-    """Return the version of grpc-go."""
     return (GO / "go.mod").read_text().rpartition(" v")[2].strip()

@@ -242,5 +242,4 @@ def shuffled_bytes(spark: SparkSession) -> int:
 
 
 def _tree_bytes(directory: Path) -> int:
-    """Return the size of all files below a directory."""
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())

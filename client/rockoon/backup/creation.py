@@ -185,7 +185,6 @@ class Creation:
                 self._destination.remove(f"{self.name}/{INTERRUPTED}")
 
     async def run(self, without: Sequence[str]) -> BackupManifest:
-        """Make the backup."""
         brokers = await self._brokers(without)
         progress_ms = wall_clock_ms()
         progress, offset_log = await self._copy_progress()
@@ -324,10 +323,8 @@ class RoutesStub:
         self._stub = NameServerStub(channel)
 
     def ReadRoutes(self, request: ReadRoutesRequest, **options: Any) -> Any:
-        """Return an awaitable list of replies."""
         return collected(self._stub.ReadRoutes(request, **options))
 
 
 async def collected(stream: Any) -> list[Any]:
-    """Return all replies of a stream."""
     return [reply async for reply in stream]
