@@ -18,6 +18,7 @@ from rockoon_core import errors
 from rockoon_format.batch import encode_batch
 from rockoon_format.record import SYS_FLAG_COMPRESSED, encode_host
 from rockoon_proto.v1 import broker_pb2 as pb
+from rockoon_spark.broker_calls import RepeatedCall
 from rockoon_spark.records.columns import COLUMNS
 from rockoon_spark.records.selection import EVERYTHING, Range, Selection
 from rockoon_spark.records.sent_columns import SentColumns, numbers_of
@@ -212,20 +213,33 @@ def test_columns_are_asked_for_only_if_the_broker_selects_exactly(name: str) -> 
 
 
 @needs_compiled
-async def test_a_read_of_two_columns_carries_only_these(
-    tmp_path: Path, nameserver: BrokerRoutes
+async def test_a_read_of_two_columns_carries_only_these_in_a_batch_for_each_mib_of_the_log(
+    tmp_path: Path, nameserver: BrokerRoutes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    calls = 0
+    answer = RepeatedCall.answer
+
+    def counted(call: RepeatedCall[Any, Any]) -> Any:
+        nonlocal calls
+        calls += 1
+        return answer(call)
+
     async with running_broker(tmp_path, [nameserver.address]) as broker:
-        for _ in range(20):
+        for _ in range(60):
             await broker.append("T", 0, *[bytes(1000)] * 50)
+        log_bytes = (await broker.describe()).log_max_offset
         live = LiveCluster(nameserver.address)
         columns = ["queue_offset", "store_time"]
         plan = live.partitions
         [partition] = await asyncio.to_thread(plan, SELECTED, 1 << 26, None, columns)
+        monkeypatch.setattr(RepeatedCall, "answer", counted)
         parts = await asyncio.to_thread(lambda: list(partition.read()))
         sizes = [each.message.ByteSize() for each in parts if isinstance(each, SentColumns)]
-        assert len(sizes) == len(parts)
-        assert 16_000 <= sum(sizes) < 17_000
+        # A piece of the log ends with its last whole record.
+        assert len(sizes) == len(parts) <= -(-log_bytes // ((1 << 20) - 2000))
+        # One call reads up to 16 MiB of the log; the last one finds that nothing follows.
+        assert calls <= 2
+        assert 48_000 <= sum(sizes) < 50_000
         tables = [each.to_batch(columns) for each in parts if isinstance(each, SentColumns)]
         offsets = pa.Table.from_batches(tables).column("queue_offset").to_pylist()
-        assert offsets == list(range(1000))
+        assert offsets == list(range(3000))
