@@ -194,8 +194,9 @@ class Evaluation:
 
 def matches(matcher: Any, value: str) -> bool:
     """Whether a label's value is chosen."""
-    if str(matcher.op) == "MatchOp.Re":
-        return re.fullmatch(matcher.value, value) is not None
+    if str(matcher.op) in ("MatchOp.Re", "MatchOp.NotRe"):
+        is_equal = re.fullmatch(matcher.value, value) is not None
+        return is_equal == (str(matcher.op) == "MatchOp.Re")
     assert str(matcher.op) == "MatchOp.Equal", matcher.op
     return bool(value == matcher.value)
 

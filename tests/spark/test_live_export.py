@@ -7,6 +7,7 @@ import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import SparkSession
 
+from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.sync import Cluster
 from rockoon.testing.disposable import DisposableCluster
 from rockoon_spark.export.rows import ExportError, TopicChoice
@@ -15,6 +16,8 @@ from rockoon_spark.jobs.export import ExportReport, export
 from rockoon_spark.jobs.verify_export import verify_export
 from rockoon_spark.source.live_cluster import LiveCluster
 from rockoon_spark.source.log_source import BrokerAway
+from rockoon_spark.stream import cluster as stream_cluster
+from rockoon_spark.stream.group_progress import GroupInUse
 from support.endless_sending import Sending
 
 
@@ -32,6 +35,10 @@ def run(
 def bodies(target: Path) -> Counter[int]:
     table = ds.dataset(target, format="parquet").to_table(columns=["body"])
     return Counter(map(int, table["body"].to_pylist()))
+
+
+def numbers(*bounds: int) -> list[bytes]:
+    return [b"%d" % n for n in range(*bounds)]
 
 
 def differences(spark: SparkSession, cluster: DisposableCluster, target: Path) -> list[str]:
@@ -87,9 +94,14 @@ def test_a_named_topic_has_to_exist_in_the_first_run(
 
 
 def test_a_broker_that_was_away_is_gone_on_with_when_it_is_back(
-    spark: SparkSession, cluster: DisposableCluster, tmp_path: Path
+    spark: SparkSession,
+    cluster: DisposableCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     topic, target = cluster.new_topic("away", queues_per_broker=1), tmp_path / "out"
+    monkeypatch.setattr(stream_cluster, "PLAN_RETRY_SECONDS", 0.1)
 
     def send(connection: Cluster, first: int) -> None:
         for number, queue in enumerate(connection.queues(topic), first):
@@ -103,11 +115,52 @@ def test_a_broker_that_was_away_is_gone_on_with_when_it_is_back(
     try:
         with pytest.raises(BrokerAway, match="broker 'broker-b' "):
             run(spark, cluster, target, topic)
-        run(spark, cluster, target, topic, skips=True)
+        run(spark, cluster, target, topic, skips=True, group=topic)
+        assert f"no progress for group {topic}" in caplog.text
         assert bodies(target) == Counter([0, 1, 2])
         run(spark, cluster, target, topic, broker="broker-a")
     finally:
         cluster.start_stopped()
-    run(spark, cluster, target, topic)
+    run(spark, cluster, target, topic, group=topic)
+    with cluster.connect() as connection:
+        assert connection.call(connection.admin.lag(topic)).total_lag == 0
     assert bodies(target) == Counter(range(4))
     assert differences(spark, cluster, target) == []
+
+
+def test_the_progress_of_an_export_is_that_of_its_group(
+    spark: SparkSession, cluster: DisposableCluster, tmp_path: Path
+) -> None:
+    topic, other = cluster.new_topic("followed"), cluster.new_topic("other")
+    group, target = f"{topic}-export", tmp_path / "out"
+
+    with cluster.connect() as connection:
+
+        def waiting() -> dict[str, int]:
+            """Messages of each topic that the group has not committed."""
+            found: Counter[str] = Counter()
+            for row in connection.call(connection.admin.lag(group)).queues:
+                found[row.queue.topic] += row.lag
+            return dict(found)
+
+        connection.send_many(topic, numbers(30))
+        connection.send_many(other, numbers(3))
+        assert run(spark, cluster, target, f"{topic}*", group=group).messages == 30
+        assert waiting() == {topic: 0}
+        connection.send_many(topic, numbers(30, 40))
+        assert waiting() == {topic: 10}
+        assert run(spark, cluster, target, f"{topic}*", group=group).messages == 10
+        assert waiting() == {topic: 0}
+        assert bodies(target) == Counter(range(40))
+
+        async def consumer() -> PushConsumer:
+            made = connection.asyncio.push_consumer(group, {topic: "*"}, print)
+            await made.start()
+            return made
+
+        consuming = connection.call(consumer())
+        try:
+            with pytest.raises(GroupInUse, match=f"read with group '{group}'"):
+                run(spark, cluster, target, f"{topic}*", group=group)
+        finally:
+            connection.call(consuming.close())

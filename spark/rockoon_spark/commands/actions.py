@@ -39,6 +39,7 @@ from rockoon_spark.source.log_source import (
     LogSource,
 )
 from rockoon_spark.source.store_directory import StoreDirectory
+from rockoon_spark.stream.group_progress import GroupInUse
 
 _READ = {"log_bytes": "bytes of the log read", "end_offset": "up to physical offset"}
 _INDEX = {**_READ, "keys": "keys added", "files": "files now"}
@@ -74,6 +75,7 @@ EXPECTED = (
     ExportError,
     ExportTargetError,
     GenerationError,
+    GroupInUse,
     IndexBuildError,
     IndexTargetError,
     LogBroken,
@@ -179,6 +181,7 @@ def export(spark: SparkSession, options: Any) -> Outcome:
         skips_damage=options.skip_damage,
         merges=options.merge,
         keep_seconds=options.keep_replaced_seconds,
+        group=options.consumer_group,
     )
     figures = asdict(report)
     gaps = figures.pop("gaps")

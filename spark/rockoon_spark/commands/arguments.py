@@ -143,6 +143,13 @@ def _add_export(commands: Any) -> None:
         help="skip brokers that do not answer; a later run exports their messages",
     )
     export.add_argument(
+        "--consumer-group",
+        default="",
+        metavar="GROUP",
+        help="with --endpoint: commit the exported messages for this group, so that lag metrics "
+        "show for each topic how long messages wait for an export",
+    )
+    export.add_argument(
         "--merge",
         action="store_true",
         help="merge small files of this run and of former runs by topic and date",

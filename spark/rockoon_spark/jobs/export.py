@@ -8,6 +8,7 @@ manifest. The manifest contains the end offset of each log, at which the next ru
 
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from rockoon_core.valid_text import redacted
+from rockoon_spark.export.progress import ExportProgress
 from rockoon_spark.export.rows import (
     FILE_BYTES,
     ExportError,
@@ -43,6 +45,7 @@ from rockoon_spark.export.target import (
 )
 from rockoon_spark.jobs.merge import merge_locked
 from rockoon_spark.session import parallel_tasks, run_tasks
+from rockoon_spark.source.live_cluster import LiveCluster
 from rockoon_spark.source.log_source import ContiguousLog, LastRecord, LogSource
 
 # Bytes of log per task: small enough to employ every core, large enough for large files.
@@ -142,6 +145,7 @@ def export(
     merges: bool = False,
     keep_seconds: float = 0.0,
     move: Move | None = None,
+    group: str = "",
 ) -> ExportReport:
     """Export the messages of a source that are not yet in `target`.
 
@@ -159,17 +163,24 @@ def export(
         merges: True to merge small files after the export, also those of former runs.
         keep_seconds: see `merge_small_files`.
         move: renames a file of the target.
+        group: consumer group for which the ends of the exported queues are committed; empty: none.
+            The source must be a live cluster; see `ExportProgress`.
 
     Raises:
         ExportError: the log is damaged, messages were deleted before their export, or the target
             contains messages of another log or other topics. Nothing is published.
+        GroupInUse: live consumers read with the group. Nothing is published.
         ExportTargetError: the target contains something else, or another export is running.
         BrokerAway, LogBroken, LogUnreadable, RockoonError, StoreReadError: a log cannot be read.
     """
     reading = SectionReading(topics or TopicChoice(), fails_on_data_loss, skips_damage)
     into = ExportTarget.of(target)
     # Locked during the whole run, because the plan depends on the newest manifest.
-    with locked(into) as check:
+    with (
+        locked(into) as check,
+        # Before the ends of the logs are read.
+        _progress(source, reading.topics, group) as progress,
+    ):
         # First, because a run that died while publishing becomes the previous run.
         recover(into, check=check)
         former = newest_manifest(into)
@@ -182,10 +193,22 @@ def export(
             if plan.tasks
             else _report(plan, plan.former_run, {}, [], plan.gaps)
         )
+        if progress is not None:
+            progress.commit(plan.logs.keys())
         if merges:
             done = merge_locked(spark, into, check, file_bytes, keep_seconds, move)
             report = replace(report, merged=done.merged, run=done.run)
         return report
+
+
+def _progress(
+    source: LogSource, topics: TopicChoice, group: str
+) -> AbstractContextManager[ExportProgress | None]:
+    if not group:
+        return nullcontext()
+    if not isinstance(source, LiveCluster):
+        raise ExportError("a store directory has no consumer groups: they need a running cluster")
+    return ExportProgress(source, topics, group)
 
 
 def _planned(
