@@ -10,7 +10,7 @@ WORKERS ?= 6
 unexport PYTHONDONTWRITEBYTECODE
 EDITABLE := $(foreach package,$(PACKAGES),-e ./$(package))
 
-.PHONY: help cluster setup check test docs stranger explore demo demo-spark hosts k8s rolling upgrade mixed failover faults bench compare bench-gateway bench-goals bench-instructions bench-kernel bench-spark tables tables-spark fuzz model load load-compare load-help load-overhead capacity soak rocketmq conformance day2 telemetry grpc-peers spring gateway-faults several-gateways wheels images protos settings chart helm format clean
+.PHONY: help cluster setup check test docs stranger explore demo demo-spark hosts k8s rolling upgrade mixed failover faults bench compare bench-gateway bench-goals bench-instructions bench-kernel bench-spark tables tables-spark spark-versions fuzz model load load-compare load-help load-overhead capacity soak rocketmq conformance day2 telemetry grpc-peers spring gateway-faults several-gateways wheels images protos settings chart helm format clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -96,6 +96,7 @@ fuzz:  ## the compiled kernel on hostile bytes, under AddressSanitizer: MINUTES=
 # Without the traces of tests that take long, which all do: they are written beside the running interpreter, and ended one.
 soak: setup  ## the long random tests: kills, recovery, bad input, cancelled long polls (POLL_SECONDS=600)
 	$(if $(POLL_SECONDS),POLL_SECONDS=$(POLL_SECONDS) )$(BIN)/python -m pytest -m soak -o addopts="-ra --strict-markers --import-mode=importlib" -o faulthandler_timeout=0 --timeout 3600
+	@$(MAKE) --no-print-directory spark-versions
 
 # The broker comes from Maven, once, into .rocketmq. Without Maven or a JDK every test is skipped and says so.
 rocketmq: cluster  ## stores back and forth between Rockoon and a real RocketMQ broker; needs mvn and a JDK; ONLY=... for some
@@ -225,6 +226,10 @@ tables: setup  ## tables that follow a topic while writers, brokers and the cata
 # PySpark 4.1 comes from pip and the jars from Maven, once, into .compare. Ten minutes on two busy cores.
 tables-spark: setup  ## the functions of docs/use/tables.md for foreachBatch, with Iceberg's and Delta's packages
 	@PYTHONPATH=tests:. $(BIN)/python -m tables.spark_recipes
+
+# pip fetches the versions that the environment does not have, once, into .compare.
+spark-versions: setup  ## tests/spark with the oldest and the newest declared PySpark; the newest version before them is refused
+	@PYTHONPATH=tests:. $(BIN)/python -m spark.versions
 
 # A dead link, or a name in a docstring that is nowhere in the code, fails it.
 docs: $(VENV)/.installed-docs  ## the documentation and a reference of the SDK, as a site in .docs

@@ -16,7 +16,7 @@
     commands/         the jobs as commands
     broker_calls      addresses of live brokers, and repeated calls
     files, publish    files of a local or remote store; atomic publishing of results
-    session, java     creating the Spark session
+    session, java     creating the Spark session; spark_version: the supported versions
 
 The import rules of the layers are in `pyproject.toml` at the root: this package uses only public
 names of the formats and the SDK, and the modules that find and decode records do not import Spark.

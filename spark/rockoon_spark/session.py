@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from rockoon_spark.java import find_java
+from rockoon_spark.spark_version import check_spark
 
 # All cores. Each task has four attempts, as on a cluster, because a worker can run out of memory.
 _LOCAL = "local[*,4]"
@@ -31,7 +32,9 @@ def session(master: str | None = None, **settings: Any) -> SparkSession:
 
     Raises:
         JavaMissing: this process must start Spark, and no Java can run it.
+        SparkUnsupported: the installed PySpark is too old or too new.
     """
+    check_spark()
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     is_remote = master is not None and master.startswith("sc://")
     if not is_submitted and not is_remote:

@@ -24,6 +24,7 @@ from rockoon_spark.commands.arguments import parser
 from rockoon_spark.commands.outcomes import CommandRun, Outcome, table, write_metrics
 from rockoon_spark.java import JavaMissing
 from rockoon_spark.session import session
+from rockoon_spark.spark_version import SparkUnsupported
 
 _LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 _OPTIONS = "SPARK_SUBMIT_OPTS"
@@ -207,7 +208,7 @@ def _run(options: Any) -> tuple[int, Outcome]:
     except KeyboardInterrupt:
         _complain("interrupted")
         return INTERRUPTED, nothing
-    except (JavaMissing, RockoonError, *EXPECTED) as error:
+    except (JavaMissing, SparkUnsupported, RockoonError, *EXPECTED) as error:
         return _complain(str(error)), nothing
     except OSError as error:
         if error.filename is None:

@@ -79,6 +79,7 @@ from pyspark.sql.types import (
 from rockoon_core.valid_text import redacted
 from rockoon_spark.source.column_names import columns_of
 from rockoon_spark.source.option_table import SECRETS, OptionError, is_of_table, of_table
+from rockoon_spark.spark_version import check_spark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -106,6 +107,10 @@ class RockoonDataSource(DataSource):
     Spark starts a Python process for the schema of each `load()`, and another one for the plan, so
     this module imports little: imports cost more than a read of a small topic.
     """
+
+    def __init__(self, options: dict[str, str]) -> None:
+        check_spark()
+        super().__init__(options)
 
     @classmethod
     def name(cls) -> str:
