@@ -4,9 +4,12 @@ import random
 import socket
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from rockoon.local.cluster import LocalCluster, NodeKind, NodeRecord
 from rockoon.local.directory import BLOCK_PORTS, HIGHEST, LOWEST, PortBlock, choose_port
 
 HOLDER = """
@@ -63,3 +66,28 @@ def test_a_port_that_is_listened_on_or_taken_is_not_chosen() -> None:
             assert not chosen & {taken, listened_on}
         with pytest.raises(OSError, match="no free port between"):
             block.choose(range(LOWEST, HIGHEST))
+
+
+class InOrder(random.Random):
+    """Ports of a block are chosen from the first one on."""
+
+    def sample(self, population: Any, k: int, **_: Any) -> list[Any]:
+        return list(population)[:k]
+
+
+def test_a_new_node_does_not_have_the_port_of_a_node_of_the_last_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster that ran as a single process starts with an etcd."""
+    monkeypatch.setattr("rockoon.local.directory.CHANCE", InOrder())
+    with PortBlock() as block:
+        kept = [
+            NodeRecord("nameserver-a", NodeKind.NAMESERVER, block.choose()),
+            NodeRecord("broker-a", NodeKind.BROKER, block.choose()),
+            NodeRecord("offset", NodeKind.OFFSET, block.choose()),
+        ]
+    cluster = LocalCluster(tmp_path)
+    etcd, *others = cluster._plan(kept)
+    cluster._close()
+    assert etcd.kind is NodeKind.ETCD
+    assert others == kept

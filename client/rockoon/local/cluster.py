@@ -385,7 +385,8 @@ class LocalCluster:
         )
         if self._single:
             refuse_several(records)
-        move_routes(self.directory, self._choose_port(()), single=self._single)
+        used_ports = (record.port for record in records)
+        move_routes(self.directory, self._choose_port(used_ports), single=self._single)
         nodes = [self._maker.single()] if self._single else map(self._make, records)
         self._nodes = {node.name: node for node in nodes}
         self._directory.save(records)
@@ -395,7 +396,8 @@ class LocalCluster:
         """Return the nodes to run: those of the directory, then new ones."""
         kept = {record.name: record for record in found}
         self._copies = choose_copies(kept.values(), self._copies_wanted)
-        self._ports = PortBlock(around=min((record.port for record in kept.values()), default=None))
+        kept_ports = {record.port for record in found}
+        self._ports = PortBlock(around=min(kept_ports, default=None))
         used_ports: set[int] = set()
         records: list[NodeRecord] = []
 
@@ -409,7 +411,8 @@ class LocalCluster:
                     "or stop the program that listens there"
                 )
             if port is None or port in used_ports or not can_listen(port):
-                port = self._choose_port(used_ports)
+                # Clients know the address of a nameserver: a new node must not have it.
+                port = self._choose_port(used_ports | kept_ports)
             used_ports.add(port)
             records.append(self._record(name, kind, port, log))
             if name not in kept and records[-1].log:
