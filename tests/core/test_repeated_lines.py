@@ -21,6 +21,7 @@ from rockoon_core.repeated_lines import (
     limited,
 )
 from support.seeds import seeds
+from support.waiting import DEADLINE_SECONDS
 
 
 class Log:
@@ -115,14 +116,21 @@ def test_suppressed_lines_are_reported_if_no_other_line_follows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("rockoon_core.repeated_lines.INTERVAL_SECONDS", 0.05)
+    now, is_emitted = 0.0, threading.Event()
     emitted: list[str] = []
-    late = RepeatFilter(lambda record: emitted.append(record.getMessage()), reports_late=True)
+
+    def emit(record: logging.LogRecord) -> None:
+        emitted.append(record.getMessage())
+        is_emitted.set()
+
+    # The interval ends when the test says so, however long the thread of the timer waits.
+    late = RepeatFilter(emit, reports_late=True, clock=lambda: now)
     record = logging.makeLogRecord({"name": "n", "levelno": logging.INFO, "msg": "again"})
-    passed = sum(late.filter(record) for _ in range(100))
-    timer = late._timer
-    assert timer is not None
-    timer.join(10)
-    assert emitted == [f"{100 - passed} more lines like this were suppressed within 0 s: again"]
+    assert sum(late.filter(record) for _ in range(100)) == SAME_MAX
+    now = 0.05
+    assert is_emitted.wait(DEADLINE_SECONDS)
+    suppressed = 100 - SAME_MAX
+    assert emitted == [f"{suppressed} more lines like this were suppressed within 0 s: again"]
 
 
 def test_loggers_of_a_library_are_limited_without_handlers_of_their_own() -> None:
