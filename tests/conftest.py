@@ -18,6 +18,7 @@ from rockoon.local import process
 from rockoon.local.etcd import VARIABLE, find_etcd
 from rockoon_core.repeated_lines import OF_LIBRARIES
 from support.seeds import fresh_seeds
+from support.session_fixtures import SessionFixtures
 from support.warm_nodes import StartProgram, WarmNodes
 
 ROOT = Path(__file__).parent.parent
@@ -103,6 +104,7 @@ def turn(item: pytest.Item) -> tuple[int, str]:
 def pytest_configure(config: pytest.Config) -> None:
     # What a shell starts in the background ignores Ctrl-C, and so would every process of ours.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.pluginmanager.register(SessionFixtures())
     if sys.platform == "linux":
         nodes = WarmNodes(process.start_program)
         process.start_program = partial(start_program, nodes, process.start_program)
