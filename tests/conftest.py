@@ -51,7 +51,8 @@ LONG = (
 )
 # Nodes of their clusters are new processes, because these tests are about starts or memory.
 COLD = (
-    "tests/local/",
+    "tests/local/test_node.py",
+    "tests/local/test_single.py",
     "tests/gateway/test_vanished_clients.py",
     "tests/capacity/",
     "tests/cluster/test_rolling_restart.py",
