@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rockoon_format import sql92
 from rockoon_format.properties import encode
 from support.random_messages import many_examples
+from support.seeds import examples
 
 NAMES = ["a", "b", "c", "Größe", "$d", "contains"]
 NUMBERS = ["0", "5", "-5", "5.0", "0.5e1", "9007199254740993", "9007199254740992", "-.25"]
@@ -209,7 +210,7 @@ words = [
 
 
 @given(tree=trees, message=messages)
-@settings(many_examples, max_examples=500)
+@settings(many_examples, max_examples=examples(500))
 def test_an_expression_answers_what_its_tree_does(tree: Tree, message: dict[str, str]) -> None:
     expression = sql92.compile(written(tree))
     assert expression.matches(message) is truth(tree, message), written(tree)
@@ -217,7 +218,7 @@ def test_an_expression_answers_what_its_tree_does(tree: Tree, message: dict[str,
 
 
 @given(tokens=st.lists(st.sampled_from(words), max_size=12), joint=st.sampled_from(["", " "]))
-@settings(many_examples, max_examples=500)
+@settings(many_examples, max_examples=examples(500))
 def test_any_words_are_an_expression_or_refused_with_a_place(tokens: list[str], joint: str) -> None:
     compiles_or_says_where(joint.join(tokens))
 

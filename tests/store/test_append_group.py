@@ -127,7 +127,7 @@ def stored(root: Path, seed: int, *, by_group: bool) -> list[Any]:
 
 @pytest.mark.random
 @pytest.mark.parametrize("choice", BOTH)
-@pytest.mark.parametrize("seed", seeds(6))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_a_group_is_stored_as_its_batches_one_after_the_other(
     tmp_path: Path, seed: int, choice: str
 ) -> None:

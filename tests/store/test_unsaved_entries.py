@@ -298,7 +298,7 @@ class Twin:
         assert len(self.queues.unsaved) <= consume_queues.UNSAVED_QUEUES_MAX
 
 
-@pytest.mark.parametrize("seed", seeds(6))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_whatever_is_written_is_read_and_comes_into_files(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,7 +37,7 @@ def opened(root: Path, flush: Flush, disk: FailingDisk) -> Owner:
     return Owner(settings(root, flush=flush, commit_log_file_bytes=FILE_BYTES), disk)
 
 
-@pytest.mark.parametrize("seed", seeds(3))
+@pytest.mark.parametrize("seed", seeds(1))
 def test_few_small_batches_begin_blocks_that_were_never_written(tmp_path: Path, seed: int) -> None:
     choose, disk = random.Random(seed), RecordingDisk()
     owner = opened(tmp_path, Flush.SYNC, disk)

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from rockoon_format.batch import encode_batch
 from rockoon_format.record import encode_host
+from support.seeds import examples
 
 # Which ones, the profile says that tests/conftest.py has loaded.
-many_examples = settings(max_examples=150)
+many_examples = settings(max_examples=examples(150))
 
 # Tags and lengths of protobuf in more bytes than they may have.
 overlong = st.sampled_from(

@@ -28,6 +28,12 @@ def seeds(count: int, known: tuple[int, ...] = ()) -> list[int]:
     return [*known, *range(1, count + 1)]
 
 
+def examples(count: int) -> int:
+    """How many examples Hypothesis tries in a test: `count` in `make explore`, a third in `make
+    test`, which repeats the same ones."""
+    return count if fresh_seeds() else count // 3
+
+
 def fresh_seeds() -> int:
     """How many seeds that nobody has tried each random test is to run with; 0 in `make test`."""
     return int(os.environ.get("ROCKOON_FRESH_SEEDS", "0"))
