@@ -24,20 +24,22 @@ SHORT_FILES = {"consume_queue_file_entries": FILE_ENTRIES}
 async def test_a_queue_file_that_is_gone_sends_the_reader_to_the_next(
     tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:
+    entries = 2
+    shortest = {"consume_queue_file_entries": entries}
     await nameserver.create_topic("T", {"broker-a": 1})
-    async with running_broker(tmp_path, [nameserver.address], **SHORT_FILES) as broker:
+    async with running_broker(tmp_path, [nameserver.address], **shortest) as broker:
         for _ in range(4):
-            await broker.append("T", 0, *[b"x"] * (QUEUE_FILES * FILE_ENTRIES // 4))
+            await broker.append("T", 0, *[b"x"] * (QUEUE_FILES * entries // 4))
             # Where the queue begins is known from now on, until the log loses a file.
             assert (await broker.pull("T", 0, QUEUE_FILES)).min_offset == 0
         (tmp_path / "consumequeue/T/0" / f"{0:020d}").unlink()
-        reply = await broker.pull("T", 0, 3)
-        assert (reply.status, reply.next_offset) == (pb.OFFSET_FOUND_NULL, FILE_ENTRIES)
-        assert (reply.min_offset, reply.max_offset) == (0, QUEUE_FILES * FILE_ENTRIES)
+        reply = await broker.pull("T", 0, 1)
+        assert (reply.status, reply.next_offset) == (pb.OFFSET_FOUND_NULL, entries)
+        assert (reply.min_offset, reply.max_offset) == (0, QUEUE_FILES * entries)
         reply = await broker.pull("T", 0, reply.next_offset)
-        assert (reply.status, len(bodies_of(reply))) == (pb.FOUND, FILE_ENTRIES)
-        rest = await broker.bodies("T", 0, FILE_ENTRIES)
-        assert len(rest) == (QUEUE_FILES - 1) * FILE_ENTRIES
+        assert (reply.status, len(bodies_of(reply))) == (pb.FOUND, entries)
+        rest = await broker.bodies("T", 0, entries)
+        assert len(rest) == (QUEUE_FILES - 1) * entries
 
 
 async def test_offsets_without_records_send_the_reader_on(

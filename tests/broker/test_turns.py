@@ -1,7 +1,7 @@
 """A call that asks about thousands of queues keeps nobody else waiting for all of it."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,15 @@ async def share_of_longest_stall(work: Coroutine[Any, Any, Any]) -> float:
     return longest / took
 
 
+async def stalls_little(work: Callable[[], Coroutine[Any, Any, Any]]) -> bool:
+    """Return whether the work stalls no other task for a large share of its time. A busy machine
+    stalls every task, but not each time."""
+    for _ in range(TRIES):
+        if await share_of_longest_stall(work()) < 0.3:
+            return True
+    return False
+
+
 async def test_what_takes_long_in_all_is_done_in_turns() -> None:
     handed_out = []
 
@@ -51,8 +60,8 @@ async def test_what_takes_long_in_all_is_done_in_turns() -> None:
             handed_out.append(item)
 
     assert await share_of_longest_stall(work(3600)) > 0.9
-    assert min([await share_of_longest_stall(work(0.005)) for _ in range(TRIES)]) < 0.3
-    assert handed_out == list(range(200)) * (TRIES + 1)
+    assert await stalls_little(lambda: work(0.005))
+    assert handed_out == list(range(200)) * (len(handed_out) // 200)
 
 
 @pytest.mark.parametrize("method", ["QueueStatus", "SearchOffset"])
@@ -66,6 +75,4 @@ async def test_a_call_about_very_many_queues_lets_others_in_between(
         request: Any = pb.QueueStatusRequest(queues=queues, with_residency=True)
         if method == "SearchOffset":
             request = pb.SearchOffsetRequest(queues=queues, timestamp_ms=1 << 40)
-        # The best of a few: a busy machine stalls everybody, but not each time.
-        shares = [await share_of_longest_stall(broker.call(method, request)) for _ in range(TRIES)]
-        assert min(shares) < 0.3, shares
+        assert await stalls_little(lambda: broker.call(method, request))

@@ -110,8 +110,9 @@ async def test_calls_are_answered_one_by_one_at_once_and_in_streams(kind: str) -
         unary = method(channel, "unary_unary", "Unary")
         for body in BODIES:
             assert (await unary(BytesValue(value=body), timeout=DEADLINE_SECONDS)).value == body
-        calls = [unary(BytesValue(value=body)) for body in BODIES * 10]
-        assert [(await each).value for each in calls] == BODIES * 10
+        bodies = BODIES + BODIES[:-1] * 9 + BODIES
+        calls = [unary(BytesValue(value=body)) for body in bodies]
+        assert [(await each).value for each in calls] == bodies
         requests = [BytesValue(value=body) for body in BODIES]
         streams = method(channel, "stream_stream", "Streams")(iter(requests))
         assert [each.value async for each in streams] == BODIES
