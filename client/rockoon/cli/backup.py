@@ -13,18 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rockoon.cli.failures import CommandError
-from rockoon.cli.output import for_humans, local_time, print_json, print_table
-from rockoon.cli.session import (
-    DEFAULT_NAMESERVERS,
-    AsJson,
-    Nameservers,
-    Yes,
-    confirm,
-    with_cluster,
-)
+from rockoon.cli.output import for_humans, local_time, picked, print_json, print_table
+from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, Yes, confirm, with_cluster
 
 if TYPE_CHECKING:
-    from rockoon.backup.manifest import BackupManifest
+    from rockoon.backup.destination import Destination
+    from rockoon.backup.manifest import BackupManifest, Backups
     from rockoon.backup.restoring import GroupOffset, RestoreReport
     from rockoon.cluster import Cluster
 
@@ -38,6 +32,15 @@ MaybeBackup = Annotated[
     str, typer.Argument(metavar="[BACKUP]", show_default=False, help="Default: the newest one.")
 ]
 MIB = 1 << 20
+
+
+def open_backups(destination: str) -> "tuple[Destination, Backups]":
+    """Return an existing destination and its backups. Raises BackupError."""
+    from rockoon.backup.destination import open_destination
+    from rockoon.backup.manifest import Backups
+
+    place = open_destination(destination, existing=True)
+    return place, Backups(place, place.names())
 
 
 @app.command()
@@ -55,7 +58,7 @@ def create(
 ) -> None:
     """Copy logs, progress and routes while the cluster runs; later backups copy new records."""
     from rockoon.backup.creation import create as create_backup
-    from rockoon.backup.destination import BackupError, open_destination
+    from rockoon.backup.destination import open_destination
 
     async def work(cluster: "Cluster") -> "BackupManifest":
         return await create_backup(
@@ -67,10 +70,7 @@ def create(
             warn=lambda text: print(f"rockoon: {text}", file=sys.stderr),
         )
 
-    try:
-        manifest = with_cluster(nameservers, work)
-    except BackupError as failure:
-        raise CommandError(str(failure)) from failure
+    manifest = with_cluster(nameservers, work)
     if as_json:
         print_json(backup_json(manifest))
     else:
@@ -80,15 +80,10 @@ def create(
 @app.command("list")
 def list_backups(destination: Place, as_json: AsJson = False) -> None:
     """List backups with their states."""
-    from rockoon.backup.destination import BackupError, open_destination
-    from rockoon.backup.manifest import Backups
+    from rockoon.backup.destination import BackupError
 
     found, damaged = [], []
-    try:
-        place = open_destination(destination, existing=True)
-        backups = Backups(place, place.names())
-    except BackupError as failure:
-        raise CommandError(str(failure)) from failure
+    place, backups = open_backups(destination)
     for each in backups.complete:
         try:
             found.append(backups.manifest(each))
@@ -125,16 +120,11 @@ def list_backups(destination: Place, as_json: AsJson = False) -> None:
 @app.command()
 def verify(destination: Place, backup: MaybeBackup = "") -> None:
     """Read every file of a backup, and compare it with its checksum."""
-    from rockoon.backup.destination import BackupError, open_destination
-    from rockoon.backup.manifest import Backups
     from rockoon.backup.restoring import faults
 
-    try:
-        place = open_destination(destination, existing=True)
-        manifest = Backups(place, place.names()).manifest(backup)
-        found = list(faults(place, manifest))
-    except BackupError as failure:
-        raise CommandError(str(failure)) from failure
+    place, backups = open_backups(destination)
+    manifest = backups.manifest(backup)
+    found = list(faults(place, manifest))
     for fault in found:
         print(fault)
     if found:
@@ -161,31 +151,25 @@ def prune(
     as_json: AsJson = False,
 ) -> None:
     """Remove old backups, and the files that no other backup needs."""
-    from rockoon.backup.destination import BackupError, open_destination
-    from rockoon.backup.manifest import Backups
     from rockoon.backup.pruning import prune as prune_backups
 
     if keep is None and keep_days is None:
         raise CommandError("nothing was removed: give --keep, --keep-days, or both")
-    try:
-        place = open_destination(destination, existing=True)
-        backups = Backups(place, place.names())
-        if not backups.complete and not backups.interrupted:
-            raise CommandError(f"{place.shown} has no backup")
-        chosen = partial(
-            prune_backups,
-            place,
-            keep=keep or 0,
-            keep_days=keep_days or 0.0,
-            with_interrupted=interrupted,
-        )
-        found = chosen(plan=True)
-        if found.files and not plan:
-            count = len(found.removed) + len(found.interrupted)
-            confirm(f"Remove {count} backups from {place.shown}?", yes=yes)
-            found = chosen()
-    except BackupError as failure:
-        raise CommandError(str(failure)) from failure
+    place, backups = open_backups(destination)
+    if not backups.complete and not backups.interrupted:
+        raise CommandError(f"{place.shown} has no backup")
+    chosen = partial(
+        prune_backups,
+        place,
+        keep=keep or 0,
+        keep_days=keep_days or 0.0,
+        with_interrupted=interrupted,
+    )
+    found = chosen(plan=True)
+    if found.files and not plan:
+        count = len(found.removed) + len(found.interrupted)
+        confirm(f"Remove {count} backups from {place.shown}?", yes=yes)
+        found = chosen()
     if as_json:
         print_json(asdict(found))
         return
@@ -223,30 +207,24 @@ def restore(
     as_json: AsJson = False,
 ) -> None:
     """Write the stores of brokers and offset service, and the routes, for a new cluster."""
-    from rockoon.backup.destination import BackupError, open_destination
-    from rockoon.backup.manifest import Backups
     from rockoon.backup.restoring import Restore, RestoreSources, read_unfinished
 
-    try:
-        place = open_destination(destination, existing=True)
-        backups = Backups(place, place.names())
-        if (unfinished := read_unfinished(directory)) is not None:
-            for each in unfinished.backups:
-                if each not in backups.complete:
-                    raise BackupError(
-                        f"{directory} has an unfinished restore of backup {each}, which was "
-                        "removed: restore into a new directory"
-                    )
-            backup = backup or unfinished.backups[0]
-        logs = backups.manifest(backup)
-        progress, routes = (
-            backups.manifest(each) if each else logs for each in (progress_of, routes_of)
-        )
-        sources = RestoreSources(logs, progress, routes)
-        tell = (lambda _: None) if as_json else print
-        report = Restore(place, sources, directory, tell).run(only or ())
-    except BackupError as failure:
-        raise CommandError(str(failure)) from failure
+    place, backups = open_backups(destination)
+    if (unfinished := read_unfinished(directory)) is not None:
+        for each in unfinished.backups:
+            if each not in backups.complete:
+                raise CommandError(
+                    f"{directory} has an unfinished restore of backup {each}, which was "
+                    "removed: restore into a new directory"
+                )
+        backup = backup or unfinished.backups[0]
+    logs = backups.manifest(backup)
+    progress, routes = (
+        backups.manifest(each) if each else logs for each in (progress_of, routes_of)
+    )
+    sources = RestoreSources(logs, progress, routes)
+    tell = (lambda _: None) if as_json else print
+    report = Restore(place, sources, directory, tell).run(only or ())
     if as_json:
         print_json(asdict(report))
     else:
@@ -281,19 +259,12 @@ def show_groups(offsets: "Iterable[GroupOffset]") -> None:
 
 def backup_json(manifest: "BackupManifest") -> dict[str, Any]:
     return {
-        "backup": manifest.backup,
-        "cluster": manifest.cluster,
+        **picked(manifest, "backup", "cluster"),
         "cluster_id": f"{manifest.cluster_id:016x}",
-        "version": manifest.version,
-        "begun_ms": manifest.begun_ms,
-        "finished_ms": manifest.finished_ms,
-        "progress_ms": manifest.progress_ms,
-        "routes_ms": manifest.routes_ms,
-        "revision": manifest.revision,
-        "bytes": manifest.bytes,
+        **picked(manifest, "version", "begun_ms", "finished_ms", "progress_ms", "routes_ms"),
+        **picked(manifest, "revision", "bytes"),
         "without": list(manifest.without),
         "logs": [
-            {"log": log.name, "begin": log.begin, "end": log.end, "cut_ms": log.cut_ms}
-            for log in manifest.logs
+            {"log": log.name, **picked(log, "begin", "end", "cut_ms")} for log in manifest.logs
         ],
     }

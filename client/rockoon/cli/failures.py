@@ -21,6 +21,7 @@ def report(failure: BaseException) -> int:
 
     Any other failure is raised again, so that Python prints its traceback.
     """
+    from rockoon.backup.destination import BackupError
     from rockoon.errors import NameserverUnavailable, RockoonError
     from rockoon.local.process import LocalClusterError
 
@@ -37,7 +38,7 @@ def report(failure: BaseException) -> int:
             f"{failure}: start a local cluster with `rockoon up`, "
             "or name the nameservers with --nameservers"
         )
-    if isinstance(failure, RockoonError | CommandError | LocalClusterError):
+    if isinstance(failure, RockoonError | CommandError | BackupError | LocalClusterError):
         return complain(str(failure))
     if isinstance(failure, OSError) and failure.filename is not None:
         return complain(f"{failure.filename}: {failure.strerror}")
