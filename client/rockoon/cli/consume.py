@@ -85,8 +85,7 @@ def encode(message: "Message") -> bytes:
 def fields_of(message: "Message") -> dict[str, Any]:
     fields: dict[str, Any] = {
         "topic": message.topic,
-        "broker": message.queue.broker,
-        "queue_id": message.queue.queue_id,
+        **picked(message.queue, "broker", "queue_id"),
         "offset": message.queue_offset,
         **picked(message, "message_id", "offset_message_id", "tags", "keys"),
         **picked(message, "born_timestamp_ms", "store_timestamp_ms", "reconsume_times"),

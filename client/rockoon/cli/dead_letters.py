@@ -6,7 +6,14 @@ import typer
 
 from rockoon.cli.arguments import OFFSET_MAX, parse_moment, parse_queue
 from rockoon.cli.failures import FAILED, CommandError, complain
-from rockoon.cli.output import local_time, picked, print_json, print_json_line, print_table
+from rockoon.cli.output import (
+    local_time,
+    picked,
+    print_json,
+    print_json_line,
+    print_rows,
+    print_table,
+)
 from rockoon.cli.session import (
     DEFAULT_NAMESERVERS,
     AsJson,
@@ -235,21 +242,18 @@ def show_report(report: "ReplayReport", first_ones: "list[DeadLetter]", *, dry_r
 
 
 def show_table(letters: "list[DeadLetter]") -> None:
-    print_table(
-        ("QUEUE", "OFFSET", "GIVEN UP", "TOPIC", "FAILED", "REPLAYED", "BODY", "FAILURE"),
-        (
-            (
-                f"{each.message.queue.broker}:{each.message.queue.queue_id}",
-                each.message.queue_offset,
-                local_time(each.message.store_timestamp_ms),
-                each.message.topic,
-                each.message.reconsume_times,
-                each.replayed,
-                preview(each, PREVIEW_CHARACTERS),
-                (each.message.failure or "")[:PREVIEW_CHARACTERS] or None,
-            )
-            for each in letters
-        ),
+    print_rows(
+        letters,
+        {
+            "QUEUE": lambda each: f"{each.message.queue.broker}:{each.message.queue.queue_id}",
+            "OFFSET": lambda each: each.message.queue_offset,
+            "GIVEN UP": lambda each: local_time(each.message.store_timestamp_ms),
+            "TOPIC": lambda each: each.message.topic,
+            "FAILED": lambda each: each.message.reconsume_times,
+            "REPLAYED": lambda each: each.replayed,
+            "BODY": lambda each: preview(each, PREVIEW_CHARACTERS),
+            "FAILURE": lambda each: (each.message.failure or "")[:PREVIEW_CHARACTERS] or None,
+        },
         numbers=("OFFSET", "FAILED"),
         empty="There are none.",
     )
@@ -295,11 +299,8 @@ def letter_json(letter: "DeadLetter") -> dict[str, Any]:
     message = letter.message
     fields: dict[str, Any] = {
         "dead_letter_id": letter.dead_letter_id,
-        "message_id": message.message_id,
-        "origin_message_id": message.origin_message_id,
-        "topic": message.topic,
-        "broker": message.queue.broker,
-        "queue_id": message.queue.queue_id,
+        **picked(message, "message_id", "origin_message_id", "topic"),
+        **picked(message.queue, "broker", "queue_id"),
         "queue_offset": message.queue_offset,
         "born_ms": message.born_timestamp_ms,
         "given_up_ms": message.store_timestamp_ms,

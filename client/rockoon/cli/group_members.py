@@ -18,7 +18,7 @@ from rockoon.cli.output import (
     local_time,
     picked,
     print_json,
-    print_table,
+    print_rows,
     queue_fields,
     queue_text,
 )
@@ -74,50 +74,39 @@ def members(
 
 
 def show_members(members: "Iterable[Member]", queues: Mapping[str, list[str]]) -> None:
-    print_table(
-        (
-            "MEMBER",
-            "LANGUAGE",
-            "VERSION",
-            "ADDRESS",
-            "MODE",
-            "ALLOCATION",
-            "READS",
-            "LAST HEARD",
-            "QUEUES",
-        ),
-        (
-            (
-                each.member_id,
-                each.language or None,
-                each.version or None,
-                each.peer or None,
-                mode_text(each),
-                each.allocation or None,
-                ", ".join(f"{s.topic}: {s.expression}" for s in each.subscriptions),
-                local_time(each.heard_at_ms),
-                held_text(each, queues[each.member_id]),
-            )
-            for each in members
-        ),
+    print_rows(
+        members,
+        {
+            "MEMBER": lambda each: each.member_id,
+            "LANGUAGE": lambda each: each.language or None,
+            "VERSION": lambda each: each.version or None,
+            "ADDRESS": lambda each: each.peer or None,
+            "MODE": mode_text,
+            "ALLOCATION": lambda each: each.allocation or None,
+            "READS": lambda each: ", ".join(
+                f"{s.topic}: {s.expression}" for s in each.subscriptions
+            ),
+            "LAST HEARD": lambda each: local_time(each.heard_at_ms),
+            "QUEUES": lambda each: held_text(each, queues[each.member_id]),
+        },
         empty="It has no members.",
     )
 
 
 def show_locks(reply: "ListLocksReply") -> None:
-    print_table(
-        ("QUEUE", "OWNER", "EPOCH", "HELD FOR", "LEASE LEFT", "WAITING"),
-        (
-            (
-                queue_text(each.queue),
-                each.owner,
-                each.epoch,
-                duration(reply.as_of_ms - each.since_ms) if each.since_ms else None,
-                duration(each.lease_left_ms) if each.lease_left_ms else "ended",
-                ", ".join(each.waiting) or None,
-            )
-            for each in reply.locks
-        ),
+    def held_for(lock: "QueueLock") -> str | None:
+        return duration(reply.as_of_ms - lock.since_ms) if lock.since_ms else None
+
+    print_rows(
+        reply.locks,
+        {
+            "QUEUE": lambda each: queue_text(each.queue),
+            "OWNER": lambda each: each.owner,
+            "EPOCH": lambda each: each.epoch,
+            "HELD FOR": held_for,
+            "LEASE LEFT": lambda each: duration(each.lease_left_ms or None) or "ended",
+            "WAITING": lambda each: ", ".join(each.waiting) or None,
+        },
         empty="No member holds one of its queues.",
         numbers=("EPOCH", "HELD FOR", "LEASE LEFT"),
     )
@@ -138,32 +127,22 @@ def locks(name: Name) -> "Work[ListLocksReply]":
 
 
 def show_in_flight(reply: "ListInFlightReply") -> None:
-    print_table(
-        (
-            "QUEUE",
-            "SETTLED TO",
-            "ACQUIRED TO",
-            "SETTLED ABOVE",
-            "IN FLIGHT",
-            "VISIBLE AGAIN",
-            "ATTEMPTS",
-            "NEXT VISIBLE IN",
-        ),
-        (
-            (
-                queue_text(each.queue),
-                each.settled_to,
-                each.acquired_to,
-                each.settled_above,
-                each.in_flight,
-                each.visible_again,
-                each.attempt_max or None,
-                duration(max(0, each.next_visible_at_ms - reply.as_of_ms))
-                if each.next_visible_at_ms
-                else None,
-            )
-            for each in reply.queues
-        ),
+    def visible_in(queue: "QueueInFlight") -> str | None:
+        at_ms = queue.next_visible_at_ms
+        return duration(max(0, at_ms - reply.as_of_ms)) if at_ms else None
+
+    print_rows(
+        reply.queues,
+        {
+            "QUEUE": lambda each: queue_text(each.queue),
+            "SETTLED TO": lambda each: each.settled_to,
+            "ACQUIRED TO": lambda each: each.acquired_to,
+            "SETTLED ABOVE": lambda each: each.settled_above,
+            "IN FLIGHT": lambda each: each.in_flight,
+            "VISIBLE AGAIN": lambda each: each.visible_again,
+            "ATTEMPTS": lambda each: each.attempt_max or None,
+            "NEXT VISIBLE IN": visible_in,
+        },
         empty="No client has received messages of this group one by one.",
         numbers=("SETTLED TO", "ACQUIRED TO", "SETTLED ABOVE", "IN FLIGHT", "VISIBLE AGAIN"),
     )

@@ -9,7 +9,7 @@ import typer
 
 from rockoon.cli.arguments import parse_duration, parse_pairs, parse_start
 from rockoon.cli.lag import lag_json, show_lag
-from rockoon.cli.output import duration, local_time, picked, print_json, print_table, print_wrapped
+from rockoon.cli.output import duration, local_time, picked, print_json, print_rows, print_wrapped
 from rockoon.cli.session import (
     DEFAULT_NAMESERVERS,
     AsJson,
@@ -152,17 +152,14 @@ def show_settings(group: "Group") -> None:
 
 
 def show_groups(groups: "Iterable[GroupSummary]") -> None:
-    print_table(
-        ("GROUP", "TOPICS", "STARTS FROM", "SETTINGS"),
-        (
-            (
-                each.group.config.name,
-                ", ".join(sorted(each.topics)) or None,
-                policy_text(each.group.config),
-                settings_text(each.group.config) or None,
-            )
-            for each in groups
-        ),
+    print_rows(
+        groups,
+        {
+            "GROUP": lambda each: each.group.config.name,
+            "TOPICS": lambda each: ", ".join(sorted(each.topics)) or None,
+            "STARTS FROM": lambda each: policy_text(each.group.config),
+            "SETTINGS": lambda each: settings_text(each.group.config) or None,
+        },
         empty="There are no consumer groups. One appears when a consumer subscribes.",
     )
 
@@ -366,20 +363,17 @@ SDK_TEXTS = ("language", "version")
 
 
 def show_members(members: "Iterable[Member]") -> None:
-    print_table(
-        ("MEMBER", "LANGUAGE", "VERSION", "ADDRESS", "MODE", "JOINED", "LAST HEARD"),
-        (
-            (
-                each.member_id,
-                each.language or None,
-                each.version or None,
-                each.peer or None,
-                mode_text(each),
-                local_time(each.joined_at_ms),
-                local_time(each.heard_at_ms),
-            )
-            for each in members
-        ),
+    print_rows(
+        members,
+        {
+            "MEMBER": lambda each: each.member_id,
+            "LANGUAGE": lambda each: each.language or None,
+            "VERSION": lambda each: each.version or None,
+            "ADDRESS": lambda each: each.peer or None,
+            "MODE": mode_text,
+            "JOINED": lambda each: local_time(each.joined_at_ms),
+            "LAST HEARD": lambda each: local_time(each.heard_at_ms),
+        },
         empty="It has no members.",
     )
 
@@ -410,21 +404,18 @@ def mode_text(member: "Member") -> str:
 def show_clients(clients: "Sequence[GroupClient]") -> None:
     if not clients:
         return
-    print_table(
-        ("CLIENT", "LANGUAGE", "VERSION", "ADDRESS", "GATEWAY", "HOLDS", "HEARD AGO", "READS"),
-        (
-            (
-                each.client_id,
-                each.language or None,
-                each.version or None,
-                each.address or None,
-                each.gateway or None,
-                each.messages,
-                duration(each.heard_ms_ago),
-                reads_text(each) or None,
-            )
-            for each in clients
-        ),
+    print_rows(
+        clients,
+        {
+            "CLIENT": lambda each: each.client_id,
+            "LANGUAGE": lambda each: each.language or None,
+            "VERSION": lambda each: each.version or None,
+            "ADDRESS": lambda each: each.address or None,
+            "GATEWAY": lambda each: each.gateway or None,
+            "HOLDS": lambda each: each.messages,
+            "HEARD AGO": lambda each: duration(each.heard_ms_ago),
+            "READS": lambda each: reads_text(each) or None,
+        },
         numbers=("HOLDS", "HEARD AGO"),
         empty="",
     )

@@ -136,7 +136,7 @@ def disk_json(each: "BrokerDisk") -> dict[str, Any]:
 def show_lag(reply: "LagReply") -> None:
 
     def row(lag: "QueueLag") -> tuple[Any, ...]:
-        queue = (lag.queue.topic, lag.queue.broker, lag.queue.queue_id)
+        queue = queue_fields(lag.queue).values()
         if not lag.known:
             return (*queue, None, None, None, None, lag.unknown_because)
         return (
@@ -411,8 +411,7 @@ class GroupRow:
             "loss_ms": None if soonest is None else soonest.loss_ms,
             "loss_cause": None if soonest is None else cause_name(soonest),
             "unknown_because": self.unknown_because or None,
-            "members": self.members,
-            "receivers": self.receivers,
+            **picked(self, "members", "receivers"),
         }
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rockoon.cli.output import for_humans, picked, print_json, print_table
+from rockoon.cli.output import for_humans, picked, print_json, print_rows
 from rockoon.cli.session import (
     DEFAULT_NAMESERVERS,
     AsJson,
@@ -40,19 +40,16 @@ AcceptLoss = Annotated[
 
 
 def show_logs(logs: "Sequence[LogDescription]") -> None:
-    print_table(
-        ("LOG", "EPOCH", "LEADER", "IN SYNC", "ALIVE", "STATE"),
-        (
-            (
-                each.name,
-                each.epoch,
-                each.leader.name if each.leader else None,
-                f"{len(each.in_sync)} of {each.copies}",
-                sum(replica.address is not None for replica in each.in_sync),
-                state(each),
-            )
-            for each in logs
-        ),
+    print_rows(
+        logs,
+        {
+            "LOG": lambda each: each.name,
+            "EPOCH": lambda each: each.epoch,
+            "LEADER": lambda each: each.leader.name if each.leader else None,
+            "IN SYNC": lambda each: f"{len(each.in_sync)} of {each.copies}",
+            "ALIVE": lambda each: sum(copy.address is not None for copy in each.in_sync),
+            "STATE": state,
+        },
         empty="there are no logs: no broker has registered yet",
         numbers=("EPOCH", "ALIVE"),
     )
@@ -73,19 +70,16 @@ def show(
         print(f"  requested number of copies in sync: {log.copies}{kept}")
     for sentence in pending_requests(log):
         print(f"  {sentence}")
-    print_table(
-        ("REPLICA", "ID", "IS", "ADDRESS", "RACK", "LOG ENDS AT"),
-        (
-            (
-                each.name,
-                each.id,
-                role(each),
-                "AWAY" if each.address is None else each.address or None,
-                each.rack or None,
-                ends_at(each, reports.get(each.id)),
-            )
-            for each in log.replicas
-        ),
+    print_rows(
+        log.replicas,
+        {
+            "REPLICA": lambda each: each.name,
+            "ID": lambda each: each.id,
+            "IS": role,
+            "ADDRESS": lambda each: "AWAY" if each.address is None else each.address or None,
+            "RACK": lambda each: each.rack or None,
+            "LOG ENDS AT": lambda each: ends_at(each, reports.get(each.id)),
+        },
         empty="  it has no replicas",
     )
     if standings is not None and log.has_copies:

@@ -26,7 +26,16 @@ from rockoon.cli.output import (
     print_wrapped,
     queue_fields,
 )
-from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_admin, with_cluster
+from rockoon.cli.session import (
+    DEFAULT_NAMESERVERS,
+    AsJson,
+    Nameservers,
+    Work,
+    no_answer,
+    shown,
+    with_admin,
+    with_cluster,
+)
 
 if TYPE_CHECKING:
     from rockoon.admin.stored_messages import FoundMessages, GroupAtMessage
@@ -290,41 +299,6 @@ def message_json(message: "Message", readers: "Readers") -> dict[str, Any]:
 delayed_app = typer.Typer(no_args_is_help=True, help="List and cancel delayed messages.")
 
 
-@delayed_app.command("list")
-def list_delayed(
-    max_messages: Annotated[
-        int, typer.Option("--max", min=1, max=1024, metavar="N", help="Show the next N.")
-    ] = 20,
-    as_json: AsJson = False,
-    nameservers: Nameservers = DEFAULT_NAMESERVERS,
-) -> None:
-    """List the delayed messages that are due next, and count the pending ones."""
-    found = with_admin(nameservers, lambda admin: admin.delayed.list(max_messages))
-    if as_json:
-        print_json(delayed_json(found))
-    else:
-        show_delayed(found)
-    if found.errors:
-        broker, error = next(iter(found.errors.items()))
-        raise typer.Exit(complain(f"{broker} did not answer: {error}"))
-
-
-@delayed_app.command()
-def cancel(
-    offset_id: Annotated[
-        str, typer.Argument(metavar="ID", help="The offset id, as `rockoon delayed list` shows it.")
-    ],
-    as_json: AsJson = False,
-    nameservers: Nameservers = DEFAULT_NAMESERVERS,
-) -> None:
-    """Cancel a delayed message: it will never be delivered."""
-    with_admin(nameservers, lambda admin: admin.delayed.cancel(offset_id))
-    if as_json:
-        print_json({"cancelled": offset_id})
-    else:
-        print(f"{offset_id} will not be delivered.")
-
-
 def delayed_json(found: "WaitingMessages") -> dict[str, Any]:
     return {
         "pending": found.pending,
@@ -345,16 +319,8 @@ def delayed_json(found: "WaitingMessages") -> dict[str, Any]:
                     str(level): counts.pending_by_level[level]
                     for level in sorted(counts.pending_by_level)
                 },
-                **picked(
-                    counts,
-                    "pending_timed",
-                    "delivered",
-                    "cancelled",
-                    "undeliverable",
-                    "lost",
-                    "rolled",
-                    "lag_ms",
-                ),
+                **picked(counts, "pending_timed", "delivered", "cancelled", "undeliverable"),
+                **picked(counts, "lost", "rolled", "lag_ms"),
             }
             for broker, counts in found.counts.items()
         },
@@ -364,12 +330,7 @@ def delayed_json(found: "WaitingMessages") -> dict[str, Any]:
 
 def show_delayed(found: "WaitingMessages") -> None:
     rows = [
-        (
-            local_time(one.deliver_at_ms),
-            str(one.queue),
-            one.level or None,
-            one.offset_message_id,
-        )
+        (local_time(one.deliver_at_ms), str(one.queue), one.level or None, one.offset_message_id)
         for one in found.messages
     ]
     print_table(
@@ -382,30 +343,39 @@ def show_delayed(found: "WaitingMessages") -> None:
         print(f"{found.pending} are pending in total.")
 
 
+@delayed_app.command("list")
+@shown(show_delayed, delayed_json, lambda found: no_answer(found.errors))
+def list_delayed(
+    max_messages: Annotated[
+        int, typer.Option("--max", min=1, max=1024, metavar="N", help="Show the next N.")
+    ] = 20,
+) -> "Work[WaitingMessages]":
+    """List the delayed messages that are due next, and count the pending ones."""
+    return lambda admin: admin.delayed.list(max_messages)
+
+
+@delayed_app.command()
+def cancel(
+    offset_id: Annotated[
+        str, typer.Argument(metavar="ID", help="The offset id, as `rockoon delayed list` shows it.")
+    ],
+    as_json: AsJson = False,
+    nameservers: Nameservers = DEFAULT_NAMESERVERS,
+) -> None:
+    """Cancel a delayed message: it will never be delivered."""
+    with_admin(nameservers, lambda admin: admin.delayed.cancel(offset_id))
+    if as_json:
+        print_json({"cancelled": offset_id})
+    else:
+        print(f"{offset_id} will not be delivered.")
+
+
 transactions_app = typer.Typer(no_args_is_help=True, help="Show open transactions.")
 
 
 @transactions_app.callback()
 def transactions_root() -> None:
     pass
-
-
-@transactions_app.command("list")
-def list_transactions(
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, max=1024, help="Per broker, oldest first.")
-    ] = 100,
-    as_json: AsJson = False,
-    nameservers: Nameservers = DEFAULT_NAMESERVERS,
-) -> None:
-    """List transactions without commit or rollback, and how often their producers were checked."""
-    found = with_admin(nameservers, lambda admin: admin.transactions(limit))
-    if as_json:
-        print_json([transactions_json(each) for each in found])
-    else:
-        show_transactions(found)
-    if any(each.error is not None for each in found):
-        raise typer.Exit(FAILED)
 
 
 def show_transactions(found: "Sequence[BrokerTransactions]") -> None:
@@ -453,3 +423,18 @@ def transactions_json(found: "BrokerTransactions") -> dict[str, Any]:
             for pending in found.reply.transactions
         ],
     }
+
+
+@transactions_app.command("list")
+@shown(
+    show_transactions,
+    lambda found: [transactions_json(each) for each in found],
+    lambda found: any(each.error is not None for each in found),
+)
+def list_transactions(
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, max=1024, help="Per broker, oldest first.")
+    ] = 100,
+) -> "Work[Sequence[BrokerTransactions]]":
+    """List transactions without commit or rollback, and how often their producers were checked."""
+    return lambda admin: admin.transactions(limit)

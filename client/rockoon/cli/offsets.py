@@ -27,6 +27,7 @@ from rockoon.cli.lag import lag_json, queue_lag_json, show_lag
 from rockoon.cli.output import (
     duration,
     local_time,
+    optional_field,
     picked,
     print_json,
     print_table,
@@ -210,7 +211,7 @@ def show_plan(plan: "ResetPlan") -> None:
 def show_steps(steps: "list[ResetStep] | Any", *, empty: str) -> None:
     def row(step: "ResetStep") -> tuple[Any, ...]:
         ref = step.queue
-        before = step.from_offset if step.HasField("from_offset") else None
+        before = optional_field(step, "from_offset")
         remark = "limited to the queue's range" if step.clamped else ""
         ends: str | None = f"{step.min_offset}..{step.max_offset}"
         if step.creates_queue:
@@ -231,12 +232,7 @@ def show_steps(steps: "list[ResetStep] | Any", *, empty: str) -> None:
 
 def plan_json(plan: "ResetPlan") -> dict[str, Any]:
     return {
-        "reset_id": plan.reset_id,
-        "group": plan.group,
-        "topic": plan.topic,
-        "applied": plan.applied,
-        "undone": plan.undone,
-        "live_members": plan.live_members,
+        **picked(plan, "reset_id", "group", "topic", "applied", "undone", "live_members"),
         "as_of_ms": plan.as_of_ms,
         "as_of": local_time(plan.as_of_ms),
         "steps": [step_json(step) for step in plan.steps],
@@ -245,15 +241,9 @@ def plan_json(plan: "ResetPlan") -> dict[str, Any]:
 
 def step_json(step: "ResetStep") -> dict[str, Any]:
     return {
-        "topic": step.queue.topic,
-        "broker": step.queue.broker,
-        "queue_id": step.queue.queue_id,
-        "from_offset": step.from_offset if step.HasField("from_offset") else None,
-        "to_offset": step.to_offset,
-        "min_offset": step.min_offset,
-        "max_offset": step.max_offset,
-        "messages": step.messages,
-        "clamped": step.clamped,
+        **queue_fields(step.queue),
+        "from_offset": optional_field(step, "from_offset"),
+        **picked(step, "to_offset", "min_offset", "max_offset", "messages", "clamped"),
         "member": step.member or None,
         "creates_queue": step.creates_queue,
     }
@@ -498,8 +488,7 @@ def story_json(story: "QueueStory") -> dict[str, Any]:
         fields["progress"] = {
             "start_offset": progress.start_offset,
             "start_reason": reason_name(progress),
-            "start_explanation": progress.start_explanation,
-            "started_at_ms": progress.started_at_ms,
+            **picked(progress, "start_explanation", "started_at_ms"),
             "committed_offset": progress.offset,
             "committer": progress.committer,
             "committed_at_ms": progress.stored_at_ms,

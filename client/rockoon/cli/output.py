@@ -5,13 +5,14 @@ import json
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from rockoon_core.message_queue import MessageQueue
     from rockoon_proto.v1.offset_pb2 import QueueRef
 
+Row = TypeVar("Row")
 # Without a terminal, lines are neither cut nor wrapped.
 PIPE_COLUMNS = 4096
 
@@ -74,6 +75,18 @@ def print_table(
     with console.capture() as drawn:
         console.print(table)
     print("\n".join(line.rstrip() for line in drawn.get().splitlines()))
+
+
+def print_rows(
+    rows: Iterable[Row],
+    columns: Mapping[str, Callable[[Row], Any]],
+    *,
+    empty: str,
+    numbers: Iterable[str] = (),
+) -> None:
+    """Print a table as `print_table`. `columns`: heading → function of a row's cell."""
+    cells = ([value(row) for value in columns.values()] for row in rows)
+    print_table(tuple(columns), cells, empty=empty, numbers=numbers)
 
 
 def print_wrapped(heading: str, sentence: str) -> None:

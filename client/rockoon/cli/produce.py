@@ -23,6 +23,7 @@ import typer
 
 from rockoon.cli.arguments import parse_duration, parse_number, parse_time, shortened
 from rockoon.cli.failures import FAILED, INTERRUPTED, CommandError
+from rockoon.cli.output import picked
 from rockoon.cli.session import find_topic
 from rockoon.cli.watch import Interrupt
 
@@ -133,10 +134,7 @@ class Tally:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "sent": self.sent,
-            "acknowledged": self.acknowledged,
-            "failed": self.failed,
-            "empty_lines": self.empty_lines,
+            **picked(self, "sent", "acknowledged", "failed", "empty_lines"),
             "first_failure": self.first_failure or None,
             "trouble": self.trouble or None,
             "interrupted": self.interrupted,

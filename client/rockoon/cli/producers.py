@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rockoon.cli.failures import complain
-from rockoon.cli.output import counted, duration, picked, print_json, print_table
-from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_cluster
+from rockoon.cli.output import counted, duration, picked, print_json, print_rows
+from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, no_answer, with_cluster
 
 if TYPE_CHECKING:
     from rockoon.admin.producers import ConnectedProducer, ConnectedProducers
@@ -47,38 +47,24 @@ def connections(
         print_json(producers_json(found))
     else:
         show(found)
-    if found.errors:
-        name, error = next(iter(found.errors.items()))
-        raise typer.Exit(complain(f"{name} did not answer: {error}"))
+    if sentence := no_answer(found.errors):
+        raise typer.Exit(complain(sentence))
 
 
 def show(found: "ConnectedProducers") -> None:
-    print_table(
-        (
-            "CLIENT",
-            "LANGUAGE",
-            "VERSION",
-            "ADDRESS",
-            "GATEWAY",
-            "KEY",
-            "BROKERS",
-            "TOPICS",
-            "SENT AGO",
-        ),
-        (
-            (
-                each.client_id or None,
-                each.language or None,
-                each.version or None,
-                each.address or None,
-                "itself" if each.is_gateway else each.gateway or None,
-                each.key_id or None,
-                ", ".join(each.brokers) or None,
-                topics_text(each),
-                duration(each.sent_ms_ago),
-            )
-            for each in found.producers
-        ),
+    print_rows(
+        found.producers,
+        {
+            "CLIENT": lambda each: each.client_id or None,
+            "LANGUAGE": lambda each: each.language or None,
+            "VERSION": lambda each: each.version or None,
+            "ADDRESS": lambda each: each.address or None,
+            "GATEWAY": lambda each: "itself" if each.is_gateway else each.gateway or None,
+            "KEY": lambda each: each.key_id or None,
+            "BROKERS": lambda each: ", ".join(each.brokers) or None,
+            "TOPICS": topics_text,
+            "SENT AGO": lambda each: duration(each.sent_ms_ago),
+        },
         empty="No producer is connected.",
     )
     if found.left_out:

@@ -11,7 +11,7 @@ import typer
 
 from rockoon.cli.arguments import parse_duration, parse_time
 from rockoon.cli.failures import CommandError
-from rockoon.cli.output import print_table
+from rockoon.cli.output import optional_field, print_table
 from rockoon.cli.session import confirm
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def moves(step: "ResetStep | None") -> tuple[int | None, int | None]:
     """Return the old and the new offset of a step; None for no progress or no step."""
     if step is None:
         return None, None
-    return step.from_offset if step.HasField("from_offset") else None, step.to_offset
+    return optional_field(step, "from_offset"), step.to_offset
 
 
 def cells(before: "ResetStep | None", now: "ResetStep | None") -> tuple[int | None, ...]:

@@ -5,12 +5,12 @@ import inspect
 import shlex
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
-from rockoon.cli.failures import FAILED, CommandError
+from rockoon.cli.failures import FAILED, CommandError, complain
 from rockoon.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -90,13 +90,13 @@ def with_parameters(
 def shown(
     show: Callable[[Result], None],
     to_json: Callable[[Result], object],
-    is_incomplete: Callable[[Result], bool] = lambda _: False,
+    failure: Callable[[Result], bool | str] = lambda _: False,
 ) -> Callable[[Callable[..., "Work[Result]"]], Callable[..., None]]:
     """Return a decorator for a command that shows the result of one call.
 
     The command checks its arguments and returns the call. The decorator adds `--json` and
-    `--nameservers`, makes the call, and prints the result. `is_incomplete`: whether the command
-    exits with status 1 after it has printed the result.
+    `--nameservers`, makes the call, and prints the result. `failure`: whether the command exits
+    with status 1 after it has printed the result, or a sentence for standard error.
     """
 
     def decorate(command: "Callable[..., Work[Result]]") -> Callable[..., None]:
@@ -107,8 +107,8 @@ def shown(
                 print_json(to_json(found))
             else:
                 show(found)
-            if is_incomplete(found):
-                raise typer.Exit(FAILED)
+            if sentence := failure(found):
+                raise typer.Exit(complain(sentence) if isinstance(sentence, str) else FAILED)
 
         own = inspect.signature(command).parameters.values()
         return with_parameters(called, [*own, *SHOWN_PARAMETERS])
@@ -125,6 +125,11 @@ SHOWN_PARAMETERS = (
         annotation=Nameservers,
     ),
 )
+
+
+def no_answer(errors: Mapping[str, object]) -> str:
+    """Return a sentence about the first of the nodes that did not answer; empty without one."""
+    return next((f"{name} did not answer: {error}" for name, error in errors.items()), "")
 
 
 async def find_topic(cluster: "Cluster", topic: str) -> None:

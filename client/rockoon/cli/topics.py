@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rockoon.cli.arguments import parse_counts, parse_pairs
-from rockoon.cli.output import local_time, optional_field, picked, print_json, print_table
+from rockoon.cli.output import (
+    local_time,
+    optional_field,
+    picked,
+    print_json,
+    print_rows,
+    print_table,
+)
 from rockoon.cli.session import (
     DEFAULT_NAMESERVERS,
     AsJson,
@@ -62,17 +69,14 @@ def route_json(route: "TopicRoute") -> dict[str, Any]:
 
 
 def show_routes(routes: "list[TopicRoute]") -> None:
-    print_table(
-        ("TOPIC", "QUEUES", "BROKERS", "PERMISSIONS"),
-        (
-            (
-                route.name,
-                len(route.queues),
-                ", ".join(sorted({queue.broker for queue in route.queues})) or None,
-                PERMISSION_NAMES.get(route.permissions, route.permissions),
-            )
-            for route in routes
-        ),
+    print_rows(
+        routes,
+        {
+            "TOPIC": lambda route: route.name,
+            "QUEUES": lambda route: len(route.queues),
+            "BROKERS": lambda route: ", ".join(sorted({q.broker for q in route.queues})) or None,
+            "PERMISSIONS": lambda route: PERMISSION_NAMES.get(route.permissions, route.permissions),
+        },
         numbers=("QUEUES",),
         empty="There are no topics. To create one: `rockoon topic create NAME`.",
     )
