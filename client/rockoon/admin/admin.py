@@ -28,13 +28,7 @@ from rockoon.admin.descriptions import (
 from rockoon.admin.reads import GroupLag, all_lags, ask_offset_service
 from rockoon.admin.stored_messages import StoredMessages
 from rockoon.bounds import check_epoch_ms, refuses_invalid_text
-from rockoon.errors import (
-    GroupHasMembers,
-    GroupNotFound,
-    InvalidArgument,
-    RockoonError,
-    from_wire,
-)
+from rockoon.errors import GroupHasMembers, GroupNotFound, InvalidArgument, RockoonError, from_wire
 from rockoon.net.routes import TopicRoute
 from rockoon.transactions.listing import BrokerTransactions, pending_transactions
 from rockoon_core.message_queue import MessageQueue, queue_to_wire

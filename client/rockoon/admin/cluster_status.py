@@ -8,7 +8,6 @@ from rockoon.admin.descriptions import ClusterStatus, NodeStatus
 from rockoon.admin.logs import LogStatus, ask_log_status
 from rockoon.errors import (
     BrokerNotFound,
-    BrokerUnavailable,
     NameserverUnavailable,
     NotPermitted,
     OffsetServiceUnavailable,
@@ -120,12 +119,8 @@ def clock_ahead_ms(sent_ms: int, clock_ms: int) -> int | None:
 async def _broker_status(cluster: "Connection", node: Node) -> NodeStatus:
     sent_ms = wall_clock_ms()
     try:
-        reply = await cluster.call(
-            cluster.broker(node.name).DescribeBroker,
-            DescribeBrokerRequest(),
-            unavailable=BrokerUnavailable,
-            timeout_seconds=STATUS_SECONDS_MAX,
-            broker=node.name,
+        reply = await cluster.call_broker(
+            node.name, "DescribeBroker", DescribeBrokerRequest(), STATUS_SECONDS_MAX
         )
     except RockoonError as error:
         return NodeStatus(name=node.name, address=node.address, node=node, error=error)

@@ -18,7 +18,6 @@ from rockoon.admin import reads
 from rockoon.admin.reads import ask_queue_ends
 from rockoon.bounds import check_group_text, refuses_invalid_text
 from rockoon.errors import (
-    BrokerUnavailable,
     Fenced,
     InvalidArgument,
     MessageNotFound,
@@ -307,11 +306,8 @@ class DeadLetters:
                 messages=min(MESSAGES_PER_READ, stop - offset),
             )
             try:
-                reply: broker_pb.ReadReply = await self._cluster.call(
-                    self._cluster.broker(queue.broker).Read,
-                    broker_pb.ReadRequest(range=wanted),
-                    unavailable=BrokerUnavailable,
-                    broker=queue.broker,
+                reply: broker_pb.ReadReply = await self._cluster.call_broker(
+                    queue.broker, "Read", broker_pb.ReadRequest(range=wanted)
                 )
             except MessageNotFound:
                 # Retention has deleted the message, or the queue was deleted.
@@ -507,11 +503,8 @@ class DeadLetters:
             ],
         )
         try:
-            reply: broker_pb.SendBackReply = await self._cluster.call(
-                self._cluster.broker(queue.broker).SendBack,
-                request,
-                unavailable=BrokerUnavailable,
-                broker=queue.broker,
+            reply: broker_pb.SendBackReply = await self._cluster.call_broker(
+                queue.broker, "SendBack", request
             )
         except RockoonError as failure:
             return [failure] * len(messages)

@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING
 
 from rockoon.admin.reads import live_brokers, missing_brokers
 from rockoon.bounds import refuses_invalid_text
-from rockoon.errors import (
-    BrokerUnavailable,
-    DelayedSettled,
-    InvalidArgument,
-    MessageNotFound,
-    RockoonError,
-)
+from rockoon.errors import DelayedSettled, InvalidArgument, MessageNotFound, RockoonError
 from rockoon_core.message_queue import MessageQueue
 from rockoon_format.message_id import decode_offset_id
 from rockoon_proto.v1 import broker_pb2 as broker_pb
@@ -101,12 +95,7 @@ class DelayedMessages:
         for broker in live_brokers(self._cluster):
             request = broker_pb.CancelDelayedRequest(message_id=offset_message_id, topic=topic)
             try:
-                await self._cluster.call(
-                    self._cluster.broker(broker).CancelDelayed,
-                    request,
-                    unavailable=BrokerUnavailable,
-                    broker=broker,
-                )
+                await self._cluster.call_broker(broker, "CancelDelayed", request)
             except MessageNotFound:
                 continue
             except DelayedSettled:
@@ -160,12 +149,11 @@ class DelayedMessages:
     async def _list_at(
         self, broker: str, max_messages: int
     ) -> broker_pb.ListDelayedReply | RockoonError:
+        request = broker_pb.ListDelayedRequest(max_messages=max_messages)
         try:
-            return await self._cluster.call(
-                self._cluster.broker(broker).ListDelayed,
-                broker_pb.ListDelayedRequest(max_messages=max_messages),
-                unavailable=BrokerUnavailable,
-                broker=broker,
+            reply: broker_pb.ListDelayedReply = await self._cluster.call_broker(
+                broker, "ListDelayed", request
             )
         except RockoonError as error:
             return error
+        return reply

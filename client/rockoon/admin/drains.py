@@ -23,11 +23,7 @@ from rockoon.errors import (
     LogNotFound,
     RockoonError,
 )
-from rockoon_format.names import (
-    RETRY_TOPIC_PREFIX,
-    is_dlq_topic,
-    is_retry_topic,
-)
+from rockoon_format.names import RETRY_TOPIC_PREFIX, is_dlq_topic, is_retry_topic
 from rockoon_proto.v1.broker_pb2 import DescribeDrainReply, DescribeDrainRequest
 from rockoon_proto.v1.nameserver_pb2 import BROKER, RemoveBrokerReply, RemoveBrokerRequest
 
@@ -140,12 +136,8 @@ class DrainAdmin:
         """Return the remaining messages of a broker. Raises BrokerNotFound, BrokerUnavailable."""
         if self._cluster.routes.broker(broker) is None:
             raise BrokerNotFound(broker=broker)
-        reply: DescribeDrainReply = await self._cluster.call(
-            self._cluster.broker(broker).DescribeDrain,
-            DescribeDrainRequest(),
-            unavailable=BrokerUnavailable,
-            timeout_seconds=CALL_SECONDS_MAX,
-            broker=broker,
+        reply: DescribeDrainReply = await self._cluster.call_broker(
+            broker, "DescribeDrain", DescribeDrainRequest(), CALL_SECONDS_MAX
         )
         read: set[str] = set()
         for group in reads.group_summaries(await reads.ask_groups(self._cluster)):

@@ -305,12 +305,10 @@ class LogAdmin:
             InvalidArgument: `accept_loss` is set, and the log has a leader or no replica has
                 reported.
         """
-        kind = (await self._find(log)).state.kind
         request = logs_pb.ElectLogRequest(
-            kind=kind, log=log, accept_loss=accept_loss, expected_version=expected_version
+            log=log, accept_loss=accept_loss, expected_version=expected_version
         )
-        await self._call("ElectLog", request)
-        return await self.describe(log)
+        return await self._change("ElectLog", request)
 
     async def adopt(
         self, log: str, in_sync: Sequence[str] = (), *, accept_loss: bool = False
@@ -326,12 +324,8 @@ class LogAdmin:
             LogNotFound: the log does not exist.
             InvalidArgument: the log is not frozen, or required reports are missing.
         """
-        kind = (await self._find(log)).state.kind
-        request = logs_pb.AdoptLogRequest(
-            kind=kind, log=log, in_sync=list(in_sync), accept_loss=accept_loss
-        )
-        await self._call("AdoptLog", request)
-        return await self.describe(log)
+        request = logs_pb.AdoptLogRequest(log=log, in_sync=list(in_sync), accept_loss=accept_loss)
+        return await self._change("AdoptLog", request)
 
     async def replace(
         self, log: str, leaves: str, joins: str, *, withdraw: bool = False
@@ -349,10 +343,8 @@ class LogAdmin:
                 one of them does not belong to the log.
         """
         move = logs_pb.Move(leaves=leaves, joins=joins)
-        kind = (await self._find(log)).state.kind
-        request = logs_pb.MoveReplicaRequest(kind=kind, log=log, move=move, withdraw=withdraw)
-        await self._call("MoveReplica", request)
-        return await self.describe(log)
+        request = logs_pb.MoveReplicaRequest(log=log, move=move, withdraw=withdraw)
+        return await self._change("MoveReplica", request)
 
     async def remove(self, log: str, replica: str) -> LogDescription:
         """Remove a replica that is not in sync and not running, for example after its machine was
@@ -365,10 +357,8 @@ class LogAdmin:
             LogNotFound, LogFrozen.
             InvalidArgument: the replica is in sync or runs, or the log has no leader.
         """
-        kind = (await self._find(log)).state.kind
-        request = logs_pb.RemoveReplicaRequest(kind=kind, log=log, replica_id=replica)
-        await self._call("RemoveReplica", request)
-        return await self.describe(log)
+        request = logs_pb.RemoveReplicaRequest(log=log, replica_id=replica)
+        return await self._change("RemoveReplica", request)
 
     async def set_copies(self, log: str, copies: int, stays: str = "") -> LogDescription:
         """Request a number of copies; the leader changes it once no message is lost.
@@ -381,10 +371,14 @@ class LogAdmin:
             LogNotFound, LogFrozen.
             InvalidArgument: the log cannot have this number of copies, or `stays` is not in sync.
         """
-        kind = (await self._find(log)).state.kind
-        request = logs_pb.SetCopiesRequest(kind=kind, log=log, copies=copies, stays=stays)
-        await self._call("SetCopies", request)
-        return await self.describe(log)
+        request = logs_pb.SetCopiesRequest(log=log, copies=copies, stays=stays)
+        return await self._change("SetCopies", request)
+
+    async def _change(self, method_name: str, request: Any) -> LogDescription:
+        """Change a log, whose kind is looked up; return its new state."""
+        request.kind = (await self._find(request.log)).state.kind
+        await self._call(method_name, request)
+        return await self.describe(request.log)
 
     async def _call(self, method_name: str, request: Any) -> Any:
         return await self._cluster.call_nameserver(method_name, request, service=LogsStub)

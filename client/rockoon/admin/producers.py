@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rockoon.admin.reads import ask_offset_service, live_brokers
-from rockoon.errors import BrokerUnavailable, NotPermitted, RockoonError
+from rockoon.errors import NotPermitted, RockoonError
 from rockoon_proto.v1 import broker_pb2 as broker_pb
 from rockoon_proto.v1 import in_flight_pb2 as in_flight_pb
 
@@ -69,11 +69,8 @@ async def connected_producers(cluster: "Connection", topic: str) -> ConnectedPro
 
     async def of_broker(broker: str) -> broker_pb.ListAppendStreamsReply:
         try:
-            reply: broker_pb.ListAppendStreamsReply = await cluster.call(
-                cluster.broker(broker).ListAppendStreams,
-                broker_pb.ListAppendStreamsRequest(topic=topic),
-                unavailable=BrokerUnavailable,
-                broker=broker,
+            reply: broker_pb.ListAppendStreamsReply = await cluster.call_broker(
+                broker, "ListAppendStreams", broker_pb.ListAppendStreamsRequest(topic=topic)
             )
         except RockoonError as error:
             errors[broker] = error

@@ -70,12 +70,7 @@ async def _ends_at(
             with_residency=with_residency,
         )
         try:
-            reply = await cluster.call(
-                cluster.broker(broker).QueueStatus,
-                request,
-                unavailable=BrokerUnavailable,
-                broker=broker,
-            )
+            reply = await cluster.call_broker(broker, "QueueStatus", request)
         except RockoonError as error:
             found += [
                 QueueEnds(each, route.create_revisions[each], None, error) for each, route in part

@@ -19,7 +19,6 @@ from rockoon.admin import reads
 from rockoon.admin.reads import live_brokers, missing_brokers
 from rockoon.bounds import check_epoch_ms, refuses_invalid_text
 from rockoon.errors import (
-    BrokerUnavailable,
     InvalidArgument,
     MessageNotFound,
     QueueNotFound,
@@ -132,12 +131,7 @@ class StoredMessages:
         self, broker: str, request: broker_pb.QueryMessagesRequest
     ) -> FoundMessages:
         try:
-            reply = await self._cluster.call(
-                self._cluster.broker(broker).QueryMessages,
-                request,
-                unavailable=BrokerUnavailable,
-                broker=broker,
-            )
+            reply = await self._cluster.call_broker(broker, "QueryMessages", request)
         except (InvalidArgument, TopicNotFound, TopicNotReadable):
             raise
         except RockoonError as error:
@@ -209,18 +203,11 @@ class StoredMessages:
     async def _read_range(
         self, queue: MessageQueue, offset: int, max_messages: int
     ) -> list[Message]:
-        reply = await self._cluster.call(
-            self._cluster.broker(queue.broker).Read,
-            broker_pb.ReadRequest(
-                range=broker_pb.QueueRange(
-                    topic=queue.topic,
-                    queue_id=queue.queue_id,
-                    offset=offset,
-                    messages=max_messages,
-                )
-            ),
-            unavailable=BrokerUnavailable,
-            broker=queue.broker,
+        wanted = broker_pb.QueueRange(
+            topic=queue.topic, queue_id=queue.queue_id, offset=offset, messages=max_messages
+        )
+        reply = await self._cluster.call_broker(
+            queue.broker, "Read", broker_pb.ReadRequest(range=wanted)
         )
         return messages_of(queue.broker, reply.frames, reply.record_lengths)
 
@@ -237,11 +224,8 @@ class StoredMessages:
 
     async def _read_at(self, broker: str, message_id: str) -> FoundMessages:
         try:
-            reply = await self._cluster.call(
-                self._cluster.broker(broker).Read,
-                broker_pb.ReadRequest(message_id=message_id),
-                unavailable=BrokerUnavailable,
-                broker=broker,
+            reply = await self._cluster.call_broker(
+                broker, "Read", broker_pb.ReadRequest(message_id=message_id)
             )
         except MessageNotFound:
             return FoundMessages((), {}, {}, {})

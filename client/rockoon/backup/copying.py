@@ -11,11 +11,12 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rockoon.backup.destination import BackupError, Destination
 from rockoon.backup.manifest import LOGS, BackupFile, LogBackup, LogPart
-from rockoon.errors import BrokerUnavailable, GenerationNotFound, InvalidOffset, LogTrimmed
+from rockoon.errors import GenerationNotFound, InvalidOffset, LogTrimmed
 from rockoon.net.retried import retried
 from rockoon_core.clock import wall_clock_ms
 from rockoon_format.generation import (
@@ -71,17 +72,8 @@ class SourceLog:
 
     async def call(self, method: str, request: Any) -> Any:
         """Call the broker, and retry while another leader is elected."""
-        connection = self._connection
-
-        async def attempt() -> Any:
-            return await connection.call(
-                getattr(connection.broker(self.name), method),
-                request,
-                unavailable=BrokerUnavailable,
-                broker=self.name,
-            )
-
-        return await retried(attempt, connection.retry_seconds)
+        call = partial(self._connection.call_broker, self.name, method, request)
+        return await retried(call, self._connection.retry_seconds)
 
     async def ends(self) -> ReadLogReply:
         """Return the ends of the log and of its queues."""

@@ -14,8 +14,9 @@ import secrets
 import socket
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import cache
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeVar
 
 from grpc import RpcError, aio
 
@@ -30,7 +31,6 @@ from rockoon.errors import (
 )
 from rockoon.net.access import AccessKey
 from rockoon.net.addresses import reachable
-from rockoon.net.agent import Agent
 from rockoon.net.forks import Forkable, watch_forks
 from rockoon.net.large_replies import append_reply, pull_stream_reply
 from rockoon.net.route_watch import RouteRequests, RouteWatch
@@ -38,9 +38,10 @@ from rockoon.net.routes import TopicRoute
 from rockoon.net.tls import Tls, open_channels
 from rockoon_core.failed_call import from_rpc_error, may_sign_again
 from rockoon_core.nameservers import FailoverOrder, call_any
-from rockoon_core.protocol import CLUSTER_METADATA_KEY
+from rockoon_core.protocol import AGENT_METADATA_KEY, CLUSTER_METADATA_KEY
 from rockoon_core.repeated_lines import limited
 from rockoon_core.signature import Credentials
+from rockoon_proto.v1.broker_pb2 import Agent as AgentOnWire
 from rockoon_proto.v1.broker_pb2 import PullStreamRequest
 from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
 from rockoon_proto.v1.in_flight_pb2_grpc import InFlightServiceStub
@@ -56,6 +57,53 @@ if TYPE_CHECKING:
 Reply = TypeVar("Reply")
 # Current address of the service; None if the routes have none, which does not mean that it moved.
 AddressNow = Callable[[], str | None]
+
+
+LANGUAGE = "PYTHON"
+AGENT_TEXT_BYTES_MAX = 255
+
+
+class Agent(NamedTuple):
+    """Language and version of a program's SDK, as services show them to operators. Both are empty
+    for a gateway, whose clients have SDKs of their own. `gateway`: its name; empty for other
+    programs."""
+
+    client_id: str
+    gateway: str = ""
+
+    @property
+    def language(self) -> str:
+        return "" if self.gateway else LANGUAGE
+
+    @property
+    def version(self) -> str:
+        return "" if self.gateway else sdk_version()
+
+    def metadata(self) -> tuple[tuple[str, bytes], ...]:
+        """Return the metadata of a call whose broker shows the program."""
+        agent = AgentOnWire(
+            client_id=cut(self.client_id),
+            language=self.language,
+            version=self.version,
+            gateway=cut(self.gateway),
+        )
+        return ((AGENT_METADATA_KEY, agent.SerializeToString()),)
+
+
+@cache
+def sdk_version() -> str:
+    """Return the version of the package; empty if the package is not installed."""
+    # Imported here: commands that only administer a cluster do not need it.
+    from importlib import metadata
+
+    try:
+        return cut(metadata.version("rockoon"))
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def cut(text: str) -> str:
+    return text.encode()[:AGENT_TEXT_BYTES_MAX].decode(errors="ignore")
 
 
 class Moved(Exception):
@@ -451,6 +499,18 @@ class Connection:
         except aio.UsageError:
             # The channel was closed during the call.
             raise Closed(what="the connection to the cluster") from None
+
+    async def call_broker(
+        self, name: str, method_name: str, request: Any, timeout_seconds: float = CALL_SECONDS_MAX
+    ) -> Any:
+        """Call a live broker once. Raises BrokerUnavailable, and as `call`."""
+        return await self.call(
+            getattr(self.broker(name), method_name),
+            request,
+            unavailable=BrokerUnavailable,
+            timeout_seconds=timeout_seconds,
+            broker=name,
+        )
 
     def followed(self, call: Any, broker: str) -> AbstractContextManager[None]:
         """Return a context manager that cancels a stream to a broker once another process replaces

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
-from rockoon.errors import BrokerUnavailable, InvalidArgument, from_wire
+from rockoon.errors import InvalidArgument, from_wire
 from rockoon.net.connection import Connection
 from rockoon.offsets.start import ConsumeFrom, Start
 from rockoon_core import start_position
@@ -81,16 +81,12 @@ class OffsetLookup:
     async def _status(
         self, broker: str, queues: list[MessageQueue], *, offsets_only: bool = False
     ) -> tuple[dict[MessageQueue, broker_pb.QueueState], int]:
-        reply = await self._cluster.call(
-            self._cluster.broker(broker).QueueStatus,
-            broker_pb.QueueStatusRequest(
-                queues=_to_wire(queues),
-                route_revision=self._revision(queues),
-                offsets_only=offsets_only,
-            ),
-            unavailable=BrokerUnavailable,
-            broker=broker,
+        request = broker_pb.QueueStatusRequest(
+            queues=_to_wire(queues),
+            route_revision=self._revision(queues),
+            offsets_only=offsets_only,
         )
+        reply = await self._cluster.call_broker(broker, "QueueStatus", request)
         for state in reply.queues:
             if state.HasField("error"):
                 raise from_wire(state.error)
@@ -102,16 +98,12 @@ class OffsetLookup:
     async def _search(
         self, broker: str, queues: list[MessageQueue], timestamp_ms: int
     ) -> dict[MessageQueue, int]:
-        reply = await self._cluster.call(
-            self._cluster.broker(broker).SearchOffset,
-            broker_pb.SearchOffsetRequest(
-                queues=_to_wire(queues),
-                timestamp_ms=timestamp_ms,
-                route_revision=self._revision(queues),
-            ),
-            unavailable=BrokerUnavailable,
-            broker=broker,
+        request = broker_pb.SearchOffsetRequest(
+            queues=_to_wire(queues),
+            timestamp_ms=timestamp_ms,
+            route_revision=self._revision(queues),
         )
+        reply = await self._cluster.call_broker(broker, "SearchOffset", request)
         for found in reply.offsets:
             if found.HasField("error"):
                 raise from_wire(found.error)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rockoon.errors import BrokerUnavailable, RockoonError
+from rockoon.errors import RockoonError
 from rockoon_proto.v1.broker_pb2 import ListTransactionsReply, ListTransactionsRequest
 from rockoon_proto.v1.nameserver_pb2 import BROKER
 
@@ -41,12 +41,11 @@ async def pending_transactions(
 
 async def _ask(cluster: "Connection", broker: str, count_max: int) -> BrokerTransactions:
     try:
-        reply: ListTransactionsReply = await cluster.call(
-            cluster.broker(broker).ListTransactions,
+        reply: ListTransactionsReply = await cluster.call_broker(
+            broker,
+            "ListTransactions",
             ListTransactionsRequest(max_messages=count_max),
-            unavailable=BrokerUnavailable,
-            timeout_seconds=CALL_SECONDS_MAX,
-            broker=broker,
+            CALL_SECONDS_MAX,
         )
     except RockoonError as error:
         return BrokerTransactions(broker, None, error)
