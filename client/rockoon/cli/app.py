@@ -29,16 +29,22 @@ from rockoon.cli import (
     reports,
     tables,
     topics,
-    upgrade,
 )
 from rockoon.cli.access import AccessKeyName, AccessSecretFile, set_access
-from rockoon.cli.arguments import (
-    with_watch_seconds,
-)
+from rockoon.cli.arguments import with_watch_seconds
 from rockoon.cli.config import settings_app
 from rockoon.cli.failures import FAILED, CommandError, complain, report
 from rockoon.cli.output import counted
-from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_cluster
+from rockoon.cli.session import (
+    DEFAULT_NAMESERVERS,
+    AsJson,
+    Nameservers,
+    Work,
+    Yes,
+    confirm,
+    shown,
+    with_cluster,
+)
 from rockoon.cli.status import broker_app
 
 if TYPE_CHECKING:
@@ -103,6 +109,26 @@ def run_spark(command: str, arguments: list[str]) -> int:
         ) from error
     status: int = commands.main([command, *arguments])
     return status
+
+
+upgrade_app = typer.Typer(no_args_is_help=True, help="End an upgrade of the cluster.")
+
+
+@upgrade_app.callback()
+def upgrade_root() -> None:
+    """End an upgrade of the cluster."""
+
+
+def show_level(level: int) -> None:
+    print(f"feature level {level}: services of former versions are refused from now on")
+
+
+@upgrade_app.command()
+@shown(show_level, lambda level: {"level": level})
+def finish(yes: Yes = False) -> "Work[int]":
+    """Switch on what former versions cannot read, after the last service was upgraded."""
+    confirm("Finish the upgrade? Former versions of the services cannot start after that.", yes=yes)
+    return lambda admin: admin.finish_upgrade()
 
 
 TlsCa = Annotated[
@@ -181,7 +207,7 @@ app.add_typer(messages.delayed_app, name="delayed")
 app.add_typer(messages.transactions_app, name="transactions")
 app.add_typer(access.app, name="access")
 app.add_typer(backup.app, name="backup")
-app.add_typer(upgrade.app, name="upgrade")
+app.add_typer(upgrade_app, name="upgrade")
 app.add_typer(spark_app, name="spark")
 app.command()(reports.status)
 app.command()(reports.lag)
