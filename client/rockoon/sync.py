@@ -10,14 +10,7 @@ Every call blocks until it is done and may be made from any thread. To send many
 """
 
 import time
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 

@@ -21,12 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rockoon.backup.destination import (
-    BackupError,
-    ContentUnreadable,
-    Destination,
-    OtherFormat,
-)
+from rockoon.backup.destination import BackupError, ContentUnreadable, Destination, OtherFormat
 
 FORMAT = 1
 MANIFEST = "manifest.json"

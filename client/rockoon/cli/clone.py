@@ -7,14 +7,7 @@ import typer
 from rockoon.cli.failures import CommandError, complain
 from rockoon.cli.offsets import Operator, login, plan_json, show_plan
 from rockoon.cli.output import counted, print_json
-from rockoon.cli.session import (
-    DEFAULT_NAMESERVERS,
-    AsJson,
-    Nameservers,
-    Yes,
-    confirm,
-    with_cluster,
-)
+from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, Yes, confirm, with_cluster
 from rockoon_core.reset_bounds import RESET_OFFSETS_MAX, RESETS_MAX
 
 if TYPE_CHECKING:

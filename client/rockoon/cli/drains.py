@@ -8,14 +8,7 @@ import typer
 from rockoon.cli.arguments import parse_duration
 from rockoon.cli.failures import FAILED, CommandError
 from rockoon.cli.output import counted, picked, print_json
-from rockoon.cli.session import (
-    DEFAULT_NAMESERVERS,
-    AsJson,
-    Nameservers,
-    Work,
-    shown,
-    with_admin,
-)
+from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, Work, shown, with_admin
 
 if TYPE_CHECKING:
     from rockoon.admin.drains import DrainReport

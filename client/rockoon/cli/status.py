@@ -6,14 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rockoon.cli.logs import log_json, role, state, troubles
-from rockoon.cli.output import (
-    counted,
-    for_humans,
-    local_time,
-    picked,
-    print_table,
-    print_wrapped,
-)
+from rockoon.cli.output import counted, for_humans, local_time, picked, print_table, print_wrapped
 from rockoon.cli.session import Work, shown
 
 if TYPE_CHECKING:

@@ -35,12 +35,7 @@ from rockoon.errors import (
     PropertiesTooLarge,
 )
 from rockoon_core.clock import Clock
-from rockoon_format.batch_encoding import (
-    Envelope,
-    FirstSequence,
-    OwnProperties,
-    encode_messages,
-)
+from rockoon_format.batch_encoding import Envelope, FirstSequence, OwnProperties, encode_messages
 from rockoon_format.message_id import UniqueKeys
 from rockoon_format.names import is_system_topic, topic_fault
 from rockoon_format.properties import (
