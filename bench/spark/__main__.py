@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
-from rich.console import Console
 
-from bench.command import parser, stores
+from bench.command import console, parser, stores
 from bench.compare.programs import NotHere
 from bench.spark.beside_kafka import measure_beside_kafka
 from bench.spark.compactions import measure_compactions
@@ -36,7 +35,7 @@ from bench.spark.many_queues import QUEUES, measure_plans
 from bench.spark.report import JOB, PROCESS, SPARK, Figure, Figures
 from bench.spark.scan import measure_scans
 from bench.spark.stores import StoreMade, make_store
-from bench.spark.topics import measure_topics, to_json
+from bench.spark.topics import measure_topics
 from bench.usage import Spent
 from rockoon_spark.java import JavaMissing
 
@@ -60,11 +59,8 @@ TABLE_WIDTH = 120
 class Bench:
     """One run of the benchmark: stores, a scratch directory, and the figures."""
 
-    def __init__(
-        self, console: Console, folder: Path, stores: Sequence[StoreMade], rounds: int
-    ) -> None:
+    def __init__(self, folder: Path, stores: Sequence[StoreMade], rounds: int) -> None:
         self.figures = Figures()
-        self._console = console
         self._stores = stores
         self._rounds = rounds
         self._scratch = folder / "scratch"
@@ -107,7 +103,7 @@ class Bench:
         self.figures.add(Figure(kind, name, cores, *of_store, *figures))
 
 
-def measure(console: Console, folder: Path, arguments: argparse.Namespace) -> Figures:
+def measure(folder: Path, arguments: argparse.Namespace) -> Figures:
     """Create the stores, run all measures, and print the results."""
     file_bytes = QUICK_FILE_BYTES if arguments.quick else FILE_BYTES
     began = time.perf_counter()
@@ -117,23 +113,21 @@ def measure(console: Console, folder: Path, arguments: argparse.Namespace) -> Fi
         + " and ".join(f"{each.log_bytes >> 20} MiB, {each.records:,} records" for each in stores)
         + f", made in {time.perf_counter() - began:.0f} s; the faster of {arguments.rounds} runs"
     )
-    bench = Bench(console, folder, stores, arguments.rounds)
+    bench = Bench(folder, stores, arguments.rounds)
     parts = tuple(arguments.only or PARTS)
     for cores in arguments.cores or CORES:
         if {"process", "spark"} & set(parts):
             bench.in_processes(cores)
         if set(parts) - {"process", *OWN_STORES}:
             bench.on_spark(cores, parts)
-    bench.figures.print(console, arguments.cores or CORES)
+    bench.figures.print(arguments.cores or CORES)
     console.print(f"{time.perf_counter() - began:.0f} s in all; load {os.getloadavg()[0]:.1f}")
     return bench.figures
 
 
-def _beside_kafka(
-    console: Console, directory: Path, messages: int, rounds: int
-) -> list[dict[str, Any]]:
+def _beside_kafka(directory: Path, messages: int, rounds: int) -> list[dict[str, Any]]:
     try:
-        found = measure_beside_kafka(console, directory, messages, rounds)
+        found = measure_beside_kafka(directory, messages, rounds)
     except NotHere as reason:
         console.print(f"skipped: beside Kafka: {reason}", markup=False)
         return []
@@ -147,7 +141,7 @@ def main(given: Sequence[str] | None = None) -> int:
     options.add_argument("--quick", action="store_true", help="64 MiB and 128 MiB")
     options.add_argument("--messages", type=int, help="of the comparison with Kafka's source")
     arguments = options.parse_args(given)
-    console = Console(highlight=False, width=TABLE_WIDTH)
+    console.width = TABLE_WIDTH
     directory: Path = arguments.dir
     directory.mkdir(parents=True, exist_ok=True)
     parts = set(arguments.only or PARTS)
@@ -161,25 +155,24 @@ def main(given: Sequence[str] | None = None) -> int:
         return 1
     figures: list[dict[str, Any]] = []
     if "topics" in parts:
-        figures += to_json(measure_topics(console, file_bytes // TOPICS_LOG_PART, arguments.rounds))
+        topics = measure_topics(file_bytes // TOPICS_LOG_PART, arguments.rounds)
+        figures += [asdict(each) for each in topics]
     if "scan" in parts:
-        scans = measure_scans(console, file_bytes, arguments.rounds)
+        scans = measure_scans(file_bytes, arguments.rounds)
         figures += [asdict(each) for each in scans]
     if "plans" in parts:
-        plans = measure_plans(console, QUEUES, arguments.rounds)
+        plans = measure_plans(QUEUES, arguments.rounds)
         figures += [asdict(each) for each in plans]
     try:
         if "kafka" in parts:
             messages = arguments.messages or (QUICK_MESSAGES if arguments.quick else MESSAGES)
-            figures += _beside_kafka(console, directory, messages, arguments.rounds)
+            figures += _beside_kafka(directory, messages, arguments.rounds)
         if "compactions" in parts:
             with stores(directory) as folder, spark_on(max(CORES), folder) as spark:
-                figures += [
-                    asdict(each) for each in measure_compactions(console, spark, COMPACTIONS)
-                ]
+                figures += [asdict(each) for each in measure_compactions(spark, COMPACTIONS)]
         if parts - OWN_STORES:
             with stores(directory) as folder:
-                figures += measure(console, folder, arguments).to_json()
+                figures += measure(folder, arguments).to_json()
     except JavaMissing as error:
         console.print(str(error), markup=False)
         return 1

@@ -14,9 +14,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
-from rich.console import Console
-from rich.table import Table
 
+from bench.command import show
 from bench.compare.peer import KafkaPeer
 from bench.compare.programs import CACHE, maven, run
 from bench.spark.jobs import spark_on
@@ -117,9 +116,7 @@ QUERIES: Mapping[str, tuple[str, Query]] = {
 """Topic and function of each query."""
 
 
-def measure_beside_kafka(
-    console: Console, directory: Path, messages: int, rounds: int
-) -> list[BesideFigure]:
+def measure_beside_kafka(directory: Path, messages: int, rounds: int) -> list[BesideFigure]:
     """Fill both clusters, run all queries with both sources, and print a table.
 
     Args:
@@ -138,7 +135,7 @@ def measure_beside_kafka(
         ):
             counts = _fill(spark, sources, messages)
             found = _measured(spark, folder, sources, counts, rounds)
-    _print(console, found)
+    _print(found)
     return found
 
 
@@ -233,20 +230,19 @@ def _measured(
     return list(best.values())
 
 
-def _print(console: Console, figures: Sequence[BesideFigure]) -> None:
-    columns = ("CPU s", "of it servers", "s", "thousand rows per CPU s")
-    table = Table("query", "source", "rows", *columns, "Rockoon / Kafka", title="beside Kafka")
+def _print(figures: Sequence[BesideFigure]) -> None:
+    columns = ("query", "source", "rows", "CPU s", "of it servers", "s", "thousand rows per CPU s")
+    rows = []
     kafka = {each.query: each for each in figures if each.source == "kafka"}
     for each in sorted(figures, key=lambda it: (list(QUERIES).index(it.query), it.source)):
         ratio = each.rows_per_cpu_second / kafka[each.query].rows_per_cpu_second
-        table.add_row(
-            each.query,
-            each.source,
-            f"{each.rows:,}",
-            f"{each.cpu_seconds:.2f}",
-            f"{each.server_cpu_seconds:.2f}",
-            f"{each.seconds:.2f}",
-            f"{each.rows_per_cpu_second / 1000:,.0f}",
-            f"{ratio:.2f}" if each.source == "rockoon" else "",
+        times = (each.cpu_seconds, each.server_cpu_seconds, each.seconds)
+        rows.append(
+            (
+                *(each.query, each.source, f"{each.rows:,}"),
+                *(f"{seconds:.2f}" for seconds in times),
+                f"{each.rows_per_cpu_second / 1000:,.0f}",
+                f"{ratio:.2f}" if each.source == "rockoon" else "",
+            )
         )
-    console.print(table)
+    show("beside Kafka", (*columns, "Rockoon / Kafka"), rows)

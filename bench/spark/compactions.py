@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 from pyspark.sql import SparkSession
-from rich.console import Console
-from rich.table import Table
 
+from bench.command import show
 from rockoon.sync import Cluster
 from rockoon.testing.disposable import DisposableCluster
 from rockoon_spark.compaction.broker_target import broker_targets
@@ -47,29 +46,25 @@ class CompactionFigure:
     """Bytes of the former generations that the runs read."""
 
 
-def measure_compactions(console: Console, spark: SparkSession, runs: int) -> list[CompactionFigure]:
+def measure_compactions(spark: SparkSession, runs: int) -> list[CompactionFigure]:
     """Measure runs from a small and from a large topic, with and without `min_dirty_ratio`."""
     shapes = ((20_000, 0.0), (20_000, 0.5), (1000, 0.0))
     found = [_measure(spark, runs, keys_before, ratio) for keys_before, ratio in shapes]
-    table = Table(
+    columns = (
         *("keys before", "min-dirty-ratio", "runs", "skipped", "new MB", "written MB"),
         *("written / new", "without links", "parts", "read MB"),
-        title=f"compaction, {MESSAGES:,} new messages a run, Zipf's keys",
     )
-    for each in found:
-        table.add_row(
-            f"{each.keys_before:,}",
-            f"{each.min_dirty_ratio:g}",
-            str(each.runs),
-            str(each.skipped),
-            f"{each.new_bytes / 1e6:.2f}",
-            f"{each.written_bytes / 1e6:.2f}",
+    rows = (
+        (
+            *(f"{each.keys_before:,}", f"{each.min_dirty_ratio:g}", str(each.runs)),
+            *(str(each.skipped), f"{each.new_bytes / 1e6:.2f}", f"{each.written_bytes / 1e6:.2f}"),
             f"{each.written_bytes / each.new_bytes:.2f}",
             f"{each.retained_bytes / each.new_bytes:.2f}",
-            str(each.parts),
-            f"{each.read_bytes / 1e6:.2f}",
+            *(str(each.parts), f"{each.read_bytes / 1e6:.2f}"),
         )
-    console.print(table)
+        for each in found
+    )
+    show(f"compaction, {MESSAGES:,} new messages a run, Zipf's keys", columns, rows)
     return found
 
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from rich.console import Console
-from rich.table import Table
 
+from bench.command import show
 from bench.usage import cpu_of
 from rockoon.sync import Cluster
 from rockoon.testing.disposable import DisposableCluster
@@ -40,7 +39,7 @@ class PlanFigure:
     """Size of the offsets in Spark's checkpoint."""
 
 
-def measure_plans(console: Console, queues: int, rounds: int) -> list[PlanFigure]:
+def measure_plans(queues: int, rounds: int) -> list[PlanFigure]:
     """Create a topic, plan streams that read it, and print a table. `rounds`: number of new groups;
     the plans with the least CPU count."""
     # Small files, because each queue with a message has one.
@@ -55,7 +54,8 @@ def measure_plans(console: Console, queues: int, rounds: int) -> list[PlanFigure
             for figure in _plans(cluster, queues, f"group-{number}"):
                 runs.setdefault(figure.plan, []).append(figure)
     found = [min(each, key=lambda run: run.cpu_seconds) for each in runs.values()]
-    _print(console, found)
+    columns = ("queues", "s", "CPU s", "driver", "broker", "offset service", "checkpoint kB")
+    show("streams with many queues", ("plan", *columns), map(_row, found))
     return found
 
 
@@ -109,17 +109,7 @@ def _plans(cluster: DisposableCluster, queues: int, group: str) -> list[PlanFigu
     return found
 
 
-def _print(console: Console, figures: list[PlanFigure]) -> None:
-    columns = ("queues", "s", "CPU s", "driver", "broker", "offset service", "checkpoint kB")
-    table = Table("plan", *columns, title="streams with many queues")
-    for each in figures:
-        spent = (
-            each.cpu_seconds,
-            each.driver_cpu_seconds,
-            each.broker_cpu_seconds,
-            each.offset_cpu_seconds,
-        )
-        times = (f"{seconds:.2f}" for seconds in (each.seconds, *spent))
-        size = f"{each.checkpoint_bytes / 1e3:.0f}"
-        table.add_row(each.plan, f"{each.queues:,}", *times, size)
-    console.print(table)
+def _row(plan: PlanFigure) -> list[str]:
+    services = (plan.driver_cpu_seconds, plan.broker_cpu_seconds, plan.offset_cpu_seconds)
+    times = (f"{seconds:.2f}" for seconds in (plan.seconds, plan.cpu_seconds, *services))
+    return [plan.plan, f"{plan.queues:,}", *times, f"{plan.checkpoint_bytes / 1e3:.0f}"]

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
+
+from bench.command import console
 
 MB = 1e6
 GIB = 1 << 30
@@ -119,7 +120,7 @@ class Figures:
     def to_json(self) -> list[dict[str, Any]]:
         return [asdict(each) for each in self._all]
 
-    def print(self, console: Console, cores: Iterable[int]) -> None:
+    def print(self, cores: Iterable[int]) -> None:
         for count in cores:
             for table in (self._decoding(count), self._jobs(count)):
                 if table.row_count:

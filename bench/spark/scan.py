@@ -1,15 +1,14 @@
 """Cost of `rockoon.arrow.scan`: CPU seconds of the reader, and the time to its first batch."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
-from rich.console import Console
-from rich.table import Table
 
 import rockoon.arrow
+from bench.command import show
 from rockoon.testing.disposable import DisposableCluster
 
 BODY_BYTES = 1000
@@ -34,7 +33,7 @@ class ScanFigure:
     """CPU seconds of the reader."""
 
 
-def measure_scans(console: Console, column_bytes: int, rounds: int) -> list[ScanFigure]:
+def measure_scans(column_bytes: int, rounds: int) -> list[ScanFigure]:
     """Fill a broker, scan it and its directory, and print a table.
 
     Args:
@@ -52,7 +51,18 @@ def measure_scans(console: Console, column_bytes: int, rounds: int) -> list[Scan
         cluster.stop("broker-a")
         store = next(cluster.directory.rglob("commitlog")).parent
         found.append(_best("directory", str(store), rounds))
-    _print(console, found)
+    show(
+        "rockoon.arrow.scan",
+        ("from", "rows", "MB", "first batch ms", "its CPU ms", "s", "CPU s"),
+        (
+            (
+                *(each.source, f"{each.rows:,}", f"{each.bytes / 1e6:.1f}"),
+                *(f"{each.first_batch_ms:.1f}", f"{each.first_batch_cpu_ms:.1f}"),
+                *(f"{each.seconds:.2f}", f"{each.cpu_seconds:.2f}"),
+            )
+            for each in found
+        ),
+    )
     return found
 
 
@@ -79,14 +89,3 @@ def _scan(source: str, read: Callable[[], pa.RecordBatchReader]) -> ScanFigure:
         round(time.perf_counter() - began, 3),
         round(time.process_time() - cpu, 3),
     )
-
-
-def _print(console: Console, figures: Sequence[ScanFigure]) -> None:
-    columns = ("rows", "MB", "first batch ms", "its CPU ms", "s", "CPU s")
-    table = Table("from", *columns, title="rockoon.arrow.scan")
-    for each in figures:
-        megabytes = f"{each.bytes / 1e6:.1f}"
-        first = (f"{each.first_batch_ms:.1f}", f"{each.first_batch_cpu_ms:.1f}")
-        times = (f"{each.seconds:.2f}", f"{each.cpu_seconds:.2f}")
-        table.add_row(each.source, f"{each.rows:,}", megabytes, *first, *times)
-    console.print(table)

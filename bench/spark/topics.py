@@ -8,13 +8,11 @@ hide the difference.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
+from bench.command import show
 from bench.usage import cpu_of
 from rockoon.sync import Cluster
 from rockoon.testing.disposable import DisposableCluster
@@ -104,7 +102,7 @@ def _refuse(damage: DamagedRange) -> None:
     raise AssertionError(damage)
 
 
-def measure_topics(console: Console, log_bytes: int, rounds: int) -> list[TopicFigure]:
+def measure_topics(log_bytes: int, rounds: int) -> list[TopicFigure]:
     """Fill a broker, measure all reads, and print a table.
 
     Args:
@@ -149,7 +147,17 @@ def measure_topics(console: Console, log_bytes: int, rounds: int) -> list[TopicF
                     for place in (str(store), store.as_uri())
                 )
                 found.append(TopicFigure("directory", read, count, carried, cpu_seconds))
-    _print(console, found)
+    show(
+        "one topic among others",
+        ("from", "read", "rows", "MB carried", "CPU s"),
+        (
+            (
+                *(each.source, each.read, f"{each.rows:,}"),
+                *(f"{each.bytes / 1e6:.2f}", f"{each.cpu_seconds:.4f}"),
+            )
+            for each in found
+        ),
+    )
     return found
 
 
@@ -188,17 +196,3 @@ def _best(
         spent = time.process_time() + broker_cpu() - before
         runs.append((count, carried.bytes, round(spent, 4)))
     return min(runs, key=lambda run: run[2])
-
-
-def _print(console: Console, figures: Sequence[TopicFigure]) -> None:
-    table = Table("from", "read", "rows", "MB carried", "CPU s", title="one topic among others")
-    for each in figures:
-        megabytes = f"{each.bytes / 1e6:.2f}"
-        table.add_row(
-            each.source, each.read, f"{each.rows:,}", megabytes, f"{each.cpu_seconds:.4f}"
-        )
-    console.print(table)
-
-
-def to_json(figures: Sequence[TopicFigure]) -> list[dict[str, Any]]:
-    return [asdict(each) for each in figures]

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from rich.console import Console
 
 from bench.compare.programs import NotHere
 from bench.spark.beside_kafka import QUERIES, measure_beside_kafka
@@ -74,12 +73,11 @@ def test_every_measure_of_spark_runs(
 
 @pytest.mark.soak
 def test_plans_and_queries_beside_kafka_are_measured(tmp_path: Path) -> None:
-    console = Console(quiet=True)
-    plans = measure_plans(console, 100, 1)
+    plans = measure_plans(100, 1)
     assert len(plans) == 3
     assert all(each.cpu_seconds > 0 for each in plans)
     try:
-        figures = measure_beside_kafka(console, tmp_path, 2000, 1)
+        figures = measure_beside_kafka(tmp_path, 2000, 1)
     except NotHere as reason:
         pytest.skip(str(reason))
     assert {(each.query, each.source) for each in figures} == set(
