@@ -201,14 +201,9 @@ class ProcessQueue(Generic[Batch]):
         return not self.retired and self._next_batch < len(self._held)
 
     def done(self, offsets: Collection[int]) -> int:
-        """Finish messages. A repeated call, or a call for a dropped queue, has no effect.
-
-        Returns:
-            Number of messages that were unfinished.
-
-        Raises:
-            ValueError: a message was not handed out.
-        """
+        """Finish messages. A repeated call, or a call for a dropped queue, has no effect. Returns
+        the number of messages that were unfinished. Raises ValueError: a message was not handed
+        out."""
         # Handler calls may end after the queue was revoked.
         if self.dropped:
             return 0

@@ -35,12 +35,8 @@ EMPTY_PAUSE_SECONDS_MAX = 1.0
 
 
 class EmptyReplies:
-    """Pauses before the next pull of a queue after empty replies.
-
-    Args:
-        wait_ms: time for which the broker is to hold the pulls. With a short time, the pauses do
-            not grow.
-    """
+    """Pauses before the next pull of a queue after empty replies. `wait_ms`: time for which the
+    broker is to hold the pulls. With a short time, the pauses do not grow."""
 
     __slots__ = ("_backoff",)
 
@@ -111,11 +107,8 @@ class Pulled:
         return self.batch if start == 0 else self.batch.part(start, len(self.batch))
 
     def intact(self) -> "Pulled":
-        """Return the messages before the first that is damaged.
-
-        Raises:
-            StoreCorrupt: the first message is damaged.
-        """
+        """Return the messages before the first that is damaged. Raises StoreCorrupt: the first
+        message is damaged."""
         batch = self.batch
         if batch is None:
             return self
@@ -261,11 +254,8 @@ def interpret(
     *,
     check_crcs: bool = True,
 ) -> Pulled | PullOutOfRange:
-    """Interpret a broker's reply to a pull from `offset`.
-
-    Raises:
-        NoSuchRecords: the reply contradicts itself.
-    """
+    """Interpret a broker's reply to a pull from `offset`. Raises NoSuchRecords: the reply
+    contradicts itself."""
     status = reply.status
     if status == FOUND:
         return messages_of(queue, offset, reply, subscription, check_crcs)

@@ -286,11 +286,8 @@ def redelivery_of(
     chosen: Redelivery | RetryPolicy | None,
     statistics: RetryStatistics,
 ) -> Redelivery:
-    """Return the `Redelivery` for the argument `redelivery` of a consumer.
-
-    Raises:
-        InvalidArgument: the argument is neither, or a RetryPolicy of a broadcasting consumer.
-    """
+    """Return the `Redelivery` for the argument `redelivery` of a consumer. Raises InvalidArgument:
+    the argument is neither, or a RetryPolicy of a broadcasting consumer."""
     if not (chosen is None or isinstance(chosen, RetryPolicy) or hasattr(chosen, "failed")):
         raise InvalidArgument(reason=f"redelivery is {chosen!r}, not a RetryPolicy or Redelivery")
     if mode != CLUSTERING:

@@ -134,10 +134,7 @@ class Routes:
 
     def learn(self, update: RouteUpdate, topics: Collection[str]) -> bool:
         """Apply the reply to a request for `topics`; topics that it does not list do not exist.
-
-        Returns:
-            Whether a topic or a node has changed.
-        """
+        Returns whether a topic or a node has changed."""
         if self._is_other_history(update):
             self._reset_revisions()
         listed = {topic.config.name for topic in update.topics}

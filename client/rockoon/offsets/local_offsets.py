@@ -101,11 +101,8 @@ class OffsetsFile:
         return await self._in_turn(self._load)
 
     async def write(self, changed: OffsetSnapshot) -> None:
-        """Write the whole file.
-
-        Raises:
-            StoreNotWritable: the write failed; the former file is unchanged.
-        """
+        """Write the whole file. Raises StoreNotWritable: the write failed; the former file is
+        unchanged."""
         await self._in_turn(lambda: self._merge(changed))
 
     async def close(self) -> None:
@@ -267,11 +264,7 @@ def encode(snapshot: OffsetSnapshot) -> bytes:
 
 
 def decode(content: bytes) -> OffsetSnapshot:
-    """Parse an `offsets.json` of RocketMQ or Rockoon.
-
-    Raises:
-        ConfigError: it is damaged.
-    """
+    """Parse an `offsets.json` of RocketMQ or Rockoon. Raises ConfigError: it is damaged."""
     if not content.strip():
         raise ConfigError("it is empty")
     offsets = read_local_offsets(content)
@@ -321,11 +314,8 @@ _MODES = {"clustering": CLUSTERING, "broadcasting": BROADCASTING}
 
 
 def mode_named(name: str) -> ConsumeMode:
-    """Return the mode with a name: "clustering" or "broadcasting".
-
-    Raises:
-        InvalidArgument: the name is neither.
-    """
+    """Return the mode with a name: "clustering" or "broadcasting". Raises InvalidArgument: the name
+    is neither."""
     mode = _MODES.get(name)
     if mode is None:
         raise InvalidArgument(reason=f"mode is {name!r}; there are {', '.join(_MODES)}")
@@ -392,13 +382,9 @@ class BroadcastOffsetStore:
         self._store: OffsetStore | None = None
 
     async def load(self) -> None:
-        """Open the store that the group's setting selects.
-
-        Raises:
-            InvalidArgument: the offset service stores the progress, and this member's id would be
-                another one after a restart.
-            StoreLocked, StoreCorrupt, StoreNotWritable: as `LocalFileOffsetStore.load`.
-        """
+        """Open the store that the group's setting selects. Raises InvalidArgument: the offset
+        service stores the progress, and this member's id would be another one after a restart;
+        StoreLocked, StoreCorrupt, StoreNotWritable: as `LocalFileOffsetStore.load`."""
         assert self.config is not None, "the consumer subscribes before it loads"
         self.in_service = self.config.broadcast_progress == BROADCAST_SERVER
         is_nameless = self._member_id == self._cluster.client_id

@@ -559,11 +559,7 @@ class Producer(ClosedOnExit):
 
 def _by_name(given: object, key: str | None, ordering_key: str | None) -> str | None:
     """Return the ordering key of a call of `send` with the deprecated `key` or a third positional
-    argument, which is refused.
-
-    Raises:
-        TypeError: the call has a third positional argument.
-    """
+    argument, which is refused. Raises TypeError: the call has a third positional argument."""
     if given is not None:
         raise TypeError("only topic and body of send() are positional; pass the rest by name")
     return ordering_key if key is None else renamed_key(key, ordering_key)

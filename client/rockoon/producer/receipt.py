@@ -102,11 +102,8 @@ class SentSpans:
         spans.append((batch, first, count))
 
     async def results(self) -> SendResults:
-        """Wait until all are stored.
-
-        Raises:
-            RockoonError: one message could not be delivered; other messages may have been stored.
-        """
+        """Wait until all are stored. Raises RockoonError: one message could not be delivered; other
+        messages may have been stored."""
         # All are counted as awaited first, so that `flush` and `wait_capacity` do not report their
         # failures as well.
         for batch, _, count in self._spans:

@@ -112,11 +112,8 @@ class ReceivedRun(NamedTuple):
 
 
 class ReceivedMessages(Sequence[ReceivedMessage]):
-    """Messages that a receiver got, stored as runs. Message objects are created on access.
-
-    Args:
-        runs: none is empty.
-    """
+    """Messages that a receiver got, stored as runs. Message objects are created on access. `runs`:
+    none is empty."""
 
     __slots__ = ("_count", "runs")
 
