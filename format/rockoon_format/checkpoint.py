@@ -51,11 +51,8 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
 
 
 def decode_checkpoint(page: bytes) -> Checkpoint:
-    """Read a checkpoint file's content.
-
-    Raises:
-        ValueError: the content is shorter than the five fields.
-    """
+    """Read a checkpoint file's content. Raises ValueError: the content is shorter than the five
+    fields."""
     if len(page) < _FIELDS.size:
         raise ValueError(f"a checkpoint of {len(page)} bytes is cut short")
     return Checkpoint(*_FIELDS.unpack_from(page))

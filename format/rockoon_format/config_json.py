@@ -46,10 +46,8 @@ def parse_json(content: bytes | str) -> Json:
 
     Brokers in Java write maps with unquoted integer keys, or with objects as keys, and accept
     single quotes, bare words as keys and trailing commas. Every key becomes a string: an integer
-    its digits, an object its JSON text with sorted names.
-
-    Raises:
-        ConfigError: not UTF-8, not JSON even by fastjson's rules, or nested deeper than 32.
+    its digits, an object its JSON text with sorted names. Raises ConfigError: not UTF-8, not JSON
+    even by fastjson's rules, or nested deeper than 32.
     """
     if isinstance(content, bytes):
         try:
@@ -363,11 +361,8 @@ _GROUP_FIELDS = {
 
 
 def read_consumer_offsets(content: bytes | str) -> ConsumerOffsets:
-    """Read `consumerOffset.json`. Entries that are not offsets are in `faults`.
-
-    Raises:
-        ConfigError: not JSON, or no table of offsets.
-    """
+    """Read `consumerOffset.json`. Entries that are not offsets are in `faults`. Raises ConfigError:
+    not JSON, or no table of offsets."""
     root = _object(parse_json(content), "the file")
     offsets: dict[GroupTopic, dict[int, int]] = {}
     faults: list[OffsetFault] = []
@@ -402,11 +397,7 @@ def write_consumer_offsets(content: ConsumerOffsets) -> bytes:
 
 
 def read_delay_offsets(content: bytes | str) -> DelayOffsets:
-    """Read `delayOffset.json`.
-
-    Raises:
-        ConfigError: not JSON, or a value is not a number.
-    """
+    """Read `delayOffset.json`. Raises ConfigError: not JSON, or a value is not a number."""
     root = _object(parse_json(content), "the file")
     return DelayOffsets(_integers(root.get("offsetTable"), "offsetTable"), _data_version(root))
 
@@ -418,11 +409,7 @@ def write_delay_offsets(content: DelayOffsets) -> bytes:
 
 
 def read_topics(content: bytes | str) -> TopicConfigs:
-    """Read `topics.json`.
-
-    Raises:
-        ConfigError: not JSON, or a field has the wrong type.
-    """
+    """Read `topics.json`. Raises ConfigError: not JSON, or a field has the wrong type."""
     root = _object(parse_json(content), "the file")
     topics = {}
     for name, raw in _object(root.get("topicConfigTable"), "topicConfigTable").items():
@@ -459,11 +446,8 @@ def join_topics(texts: Mapping[str, str], version: DataVersion) -> bytes:
 
 
 def read_groups(content: bytes | str) -> GroupConfigs:
-    """Read `subscriptionGroup.json`.
-
-    Raises:
-        ConfigError: not JSON, or a field has the wrong type.
-    """
+    """Read `subscriptionGroup.json`. Raises ConfigError: not JSON, or a field has the wrong
+    type."""
     root = _object(parse_json(content), "the file")
     table = _object(root.get("subscriptionGroupTable"), "subscriptionGroupTable")
     groups = {}
@@ -494,11 +478,8 @@ def write_groups(content: GroupConfigs) -> bytes:
 
 
 def read_local_offsets(content: bytes | str) -> dict[LocalQueue, int]:
-    """Read a broadcasting client's `offsets.json`: the next offset of each queue.
-
-    Raises:
-        ConfigError: not JSON, a key is not a queue, or a value is not a number.
-    """
+    """Read a broadcasting client's `offsets.json`: the next offset of each queue. Raises
+    ConfigError: not JSON, a key is not a queue, or a value is not a number."""
     root = _object(parse_json(content), "the file")
     offsets = {}
     for key, offset in _object(root.get("offsetTable"), "offsetTable").items():

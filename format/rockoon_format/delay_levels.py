@@ -18,11 +18,8 @@ _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:
-    """Return the delays in milliseconds of levels 1, 2, ... in a text such as `1s 5s 1m`.
-
-    Raises:
-        ValueError: a token is not a whole number followed by one of s, m, h, d.
-    """
+    """Return the delays in milliseconds of levels 1, 2, ... in a text such as `1s 5s 1m`. Raises
+    ValueError: a token is not a whole number followed by one of s, m, h, d."""
     delays = []
     for token in text.split(" "):
         if not re.fullmatch(r"[0-9]{1,9}[smhd]", token):
@@ -36,12 +33,9 @@ DELAY_LEVEL_MAX = len(DELAY_LEVELS_MS)
 
 
 def parse_java_int(text: str) -> int:
-    """Read a number as Java's Integer.parseInt does.
-
-    Raises:
-        ValueError: not an optional sign and digits, or outside 32 bits. A RocketMQ broker treats a
-            delayed record with such a text, and all later records, as damaged.
-    """
+    """Read a number as Java's Integer.parseInt does. Raises ValueError: not an optional sign and
+    digits, or outside 32 bits. A RocketMQ broker treats a delayed record with such a text, and all
+    later records, as damaged."""
     if not re.fullmatch(r"[+-]?\d+", text):
         raise ValueError(f"{text!r} is not a number")
     number = int(text)
@@ -56,10 +50,7 @@ DELIVER_TIME_MS_MIN = 2**32
 
 def timer_deliver_ms(properties: bytes) -> int | None:
     """Deliver time in epoch milliseconds of a record of rmq_sys_wheel_timer; None if it has none.
-
-    Args:
-        properties: the record's encoded properties.
-    """
+    `properties`: the record's encoded properties."""
     text = find_value(properties, PROPERTY_TIMER_OUT_MS)
     if text is None or not re.fullmatch(r"[0-9]{1,18}", text):
         return None

@@ -8,22 +8,16 @@ OFFSET_MAX = 2**63 - 1
 
 
 def offset_to_file_name(offset: int) -> str:
-    """Return the name of the file that starts at byte `offset` of its log.
-
-    Raises:
-        ValueError: the offset is negative or does not fit in 63 bits.
-    """
+    """Return the name of the file that starts at byte `offset` of its log. Raises ValueError: the
+    offset is negative or does not fit in 63 bits."""
     if not 0 <= offset <= OFFSET_MAX:
         raise ValueError(f"no file can start at offset {offset}")
     return f"{offset:020d}"
 
 
 def file_name_to_offset(name: str) -> int:
-    """Return the start offset in a file's name.
-
-    Raises:
-        ValueError: the name is not exactly twenty ASCII digits within 63 bits.
-    """
+    """Return the start offset in a file's name. Raises ValueError: the name is not exactly twenty
+    ASCII digits within 63 bits."""
     if len(name) != FILE_NAME_DIGITS or not name.isascii() or not name.isdigit():
         raise ValueError(f"{name!r} is not a log file's name")
     offset = int(name)

@@ -221,12 +221,8 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: bytes) -> "Manifest":
-        """Read the file's content.
-
-        Raises:
-            GenerationError: not a manifest, a damaged one, another version, or one that
-                contradicts itself.
-        """
+        """Read the file's content. Raises GenerationError: not a manifest, a damaged one, another
+        version, or one that contradicts itself."""
         try:
             whole = json.loads(text)
             content = whole["manifest"]

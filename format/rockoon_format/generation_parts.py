@@ -166,11 +166,8 @@ class PartEntries:
         return len(self) - gone
 
     def with_superseded(self, content: Buffer) -> "PartEntries":
-        """Return the same entries with the rows of a `.superseded` file.
-
-        Raises:
-            GenerationError: the file belongs to a part with another number of rows.
-        """
+        """Return the same entries with the rows of a `.superseded` file. Raises GenerationError:
+        the file belongs to a part with another number of rows."""
         bits = np.frombuffer(content, np.uint8)
         if len(bits) != superseded_bytes(len(self)):
             raise GenerationError(f"{len(bits)} bytes of superseded rows for {len(self)} rows")
@@ -180,11 +177,8 @@ class PartEntries:
         return replace(self, superseded=rows[: len(self)])
 
     def kept_rows(self, rows: slice | None = None) -> NDArray[np.int64]:
-        """Return the numbers of the rows that are not superseded, ascending.
-
-        Args:
-            rows: the rows to look at, with both bounds; all if None.
-        """
+        """Return the numbers of the rows that are not superseded, ascending. `rows`: the rows to
+        look at, with both bounds; all if None."""
         start, stop = (0, len(self)) if rows is None else (rows.start, rows.stop)
         if self.superseded is None:
             return np.arange(start, stop)
@@ -262,15 +256,9 @@ class PartEntries:
 
     @classmethod
     def decode(cls, buffer: Buffer) -> "PartEntries":
-        """View the bytes of an `.entries` file, without copying columns.
-
-        Args:
-            buffer: the whole file; wrap an mmap in a memoryview. The columns refer to it.
-
-        Raises:
-            GenerationError: another format or version, a wrong length, or rows, slices or keys
-                that are out of order.
-        """
+        """View the bytes of an `.entries` file, without copying columns. `buffer`: the whole file;
+        wrap an mmap in a memoryview. The columns refer to it. Raises GenerationError: another
+        format or version, a wrong length, or rows, slices or keys that are out of order."""
         view = memoryview(buffer)
         layout = EntriesLayout.of(view)
         if layout.file_bytes != len(view):

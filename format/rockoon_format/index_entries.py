@@ -206,14 +206,8 @@ def _copied(data: Bytes, starts: IntArray, lengths: IntArray) -> tuple[bytes, In
 
 
 def have_keys(data: bytes | Bytes, starts: IntArray, lengths: IntArray) -> NDArray[np.bool_]:
-    """Return which records have a key: a KEYS property that is not blank.
-
-    Args:
-        data, starts, lengths: as for `key_hashes`.
-
-    Returns:
-        bool[n].
-    """
+    """Return which records have a key: a KEYS property that is not blank. `data`, `starts`,
+    `lengths`: as for `key_hashes`. Returns bool[n]."""
     found = np.zeros(len(starts), np.bool_)
     if len(starts) <= FEW_RECORDS_MAX:
         pieces = zip(starts.tolist(), lengths.tolist(), strict=True)
@@ -374,10 +368,7 @@ class PutKeys:
 class Slots:
     """The slots of one file, initially empty; untouched slots need no memory.
 
-    Only one thread at a time may change them.
-
-    Args:
-        count: number of slots, at least one.
+    Only one thread at a time may change them. `count`: number of slots, at least one.
     """
 
     def __init__(self, count: int) -> None:

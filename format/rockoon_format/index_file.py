@@ -181,11 +181,8 @@ def header_with(
     store_timestamps_ms: NDArray[np.int64],
     slots_used: int,
 ) -> IndexHeader:
-    """Return the header after more keys, at least one.
-
-    Args:
-        slots_used: number of these keys that are the first of their slots.
-    """
+    """Return the header after more keys, at least one. `slots_used`: number of keys that are the
+    first of their slots."""
     is_first = header.next_unit <= 1
     return IndexHeader(
         int(store_timestamps_ms[0]) if is_first else header.begin_timestamp_ms,

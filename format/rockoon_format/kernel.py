@@ -28,12 +28,8 @@ A function that returns None leaves the case to its caller's general path.
 
 
 def use(choice: str) -> None:
-    """Select the kernel.
-
-    Raises:
-        ImportError: the choice is `compiled`, and no kernel of this version is installed.
-        ValueError: the choice is unknown.
-    """
+    """Select the kernel. Raises ImportError: the choice is `compiled`, and no kernel of this
+    version is installed; ValueError: the choice is unknown."""
     global native
     if choice not in (COMPILED, NUMPY, AUTO):
         raise ValueError(f"{VARIABLE} is {choice!r}, not {COMPILED}, {NUMPY} or {AUTO}")

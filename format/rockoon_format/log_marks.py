@@ -87,11 +87,8 @@ class EpochMark(NamedTuple):
     numbers: Mapping[str, Mapping[int, int]] = MappingProxyType({})
 
     def begun_with(self, physical_offset: int) -> tuple[EpochBegin, ...]:
-        """Return all known epochs, the record's own included.
-
-        Args:
-            physical_offset: physical offset of the record.
-        """
+        """Return all known epochs, the record's own included. `physical_offset`: physical offset of
+        the record."""
         if self.begun and self.begun[-1].epoch == self.epoch:
             return self.begun
         return (*self.begun, EpochBegin(self.epoch, physical_offset))

@@ -24,22 +24,15 @@ class OffsetMessageId:
 
 
 def encode_offset_id(store_host: bytes, physical_offset: int) -> str:
-    """Return the 32 or 56 hex digits that identify the record at `physical_offset`.
-
-    Raises:
-        ValueError: the host is not 8 or 20 bytes long, or the offset is negative.
-    """
+    """Return the 32 or 56 hex digits that identify the record at `physical_offset`. Raises
+    ValueError: the host is not 8 or 20 bytes long, or the offset is negative."""
     if len(store_host) not in (HOST_V4_BYTES, HOST_V6_BYTES) or physical_offset < 0:
         raise ValueError(f"no message is at {physical_offset} of {store_host!r}")
     return (store_host + _OFFSET.pack(physical_offset)).hex().upper()
 
 
 def decode_offset_id(text: str) -> OffsetMessageId:
-    """Read an offset id.
-
-    Raises:
-        ValueError: not 32 or 56 hex digits, or the offset is negative.
-    """
+    """Read an offset id. Raises ValueError: not 32 or 56 hex digits, or the offset is negative."""
     if len(text) not in (32, 56) or not text.isalnum():
         raise ValueError(f"{text!r} is not an offset message id")
     raw = bytes.fromhex(text)

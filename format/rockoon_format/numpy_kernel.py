@@ -76,11 +76,7 @@ def unique_keys(front: bytes, counter: int, count: int) -> bytes:
 
 
 class IndexSlots:
-    """Slots of an index file, initially empty.
-
-    Args:
-        count: number of slots, at least one.
-    """
+    """Slots of an index file, initially empty. `count`: number of slots, at least one."""
 
     def __init__(self, count: int) -> None:
         self._slots = np.zeros(count, ">i4")
@@ -95,11 +91,8 @@ class IndexSlots:
         offsets: bytes,
         timestamps_ms: bytes,
     ) -> tuple[bytes, int]:
-        """Add keys: returns their units, and how many slots had none.
-
-        Raises:
-            ValueError: a hash is not from `hashes.index_key_hash`.
-        """
+        """Add keys: returns their units, and how many slots had none. Raises ValueError: a hash is
+        not from `hashes.index_key_hash`."""
         columns = [np.frombuffer(each, np.int64) for each in (hashes, offsets, timestamps_ms)]
         if ((columns[0] < 0) | (columns[0] > _HASH_MAX)).any():
             raise ValueError("a hash outside 0 to 2^31 - 1 is not an index hash")

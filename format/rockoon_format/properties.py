@@ -112,11 +112,9 @@ def decode_text(raw: bytes) -> str:
 def encode(properties: Mapping[str, str]) -> bytes:
     """Encode properties in the mapping's order, with the closing 0x02.
 
-    Put TAGS first, where the broker finds them without a search.
-
-    Raises:
-        ValueError: a name or value is empty (readers would drop the pair), or contains a
-            separator (readers would see other pairs), or the result exceeds 32767 bytes.
+    Put TAGS first, where the broker finds them without a search. Raises ValueError: a name or value
+    is empty (readers would drop the pair), or contains a separator (readers would see other pairs),
+    or the result exceeds 32767 bytes.
     """
     pieces = []
     for name, value in properties.items():

@@ -184,11 +184,8 @@ def body_crc(body: Buffer) -> int:
 # Consecutive batches usually have the same topic.
 @lru_cache(maxsize=64)
 def encode_topic(topic: bytes, magic: int) -> bytes:
-    """Return the topic with its length in front, as in a record with the given magic.
-
-    Raises:
-        RecordError: TOPIC_LENGTH if the topic is too long for the magic.
-    """
+    """Return the topic with its length in front, as in a record with the given magic. Raises
+    RecordError: TOPIC_LENGTH if the topic is too long for the magic."""
     bytes_max = TOPIC_V2_BYTES_MAX if magic == MAGIC_V2 else TOPIC_V1_BYTES_MAX
     if len(topic) > bytes_max:
         raise RecordError(
@@ -290,11 +287,9 @@ def without_checksum(properties: bytes) -> bytes:
 def decode_record(buffer: Buffer, position: int = 0, *, check_crc: bool = True) -> Record:
     """Read the record that starts at `position`; its size is `record_size(buffer, position)`.
 
-    Negative body and properties lengths read as empty, as a broker reads them.
-
-    Raises:
-        RecordError: TRUNCATED (fewer bytes than the record says), BLANK (the end of a file),
-            MAGIC, SIZE (the parts do not add up to the size), PROPERTY_CRC or BODY_CRC.
+    Negative body and properties lengths read as empty, as a broker reads them. Raises RecordError:
+    TRUNCATED (fewer bytes than the record says), BLANK (the end of a file), MAGIC, SIZE (the parts
+    do not add up to the size), PROPERTY_CRC or BODY_CRC.
     """
     view = memoryview(buffer)[position:]
     size = record_size(view)
@@ -380,11 +375,8 @@ def _is_checksum_right(view: memoryview, properties_bytes: int) -> bool | None:
 
 
 def record_size(buffer: Buffer, position: int = 0) -> int:
-    """Return the size in the head of the record at `position`.
-
-    Raises:
-        RecordError: TRUNCATED, BLANK or MAGIC; SIZE if it is below the smallest record's.
-    """
+    """Return the size in the head of the record at `position`. Raises RecordError: TRUNCATED, BLANK
+    or MAGIC; SIZE if it is below the smallest record's."""
     view = memoryview(buffer)
     if position < 0 or position + _BLANK.size > len(view):
         raise RecordError(RecordFault.TRUNCATED, f"no record's head fits at {position}")
@@ -403,11 +395,8 @@ def record_size(buffer: Buffer, position: int = 0) -> int:
 
 
 def encode_blank(remaining_bytes: int) -> bytes:
-    """Return the 8 bytes that close a file with `remaining_bytes` left, these 8 included.
-
-    Raises:
-        ValueError: fewer than 8 bytes are left, which an append must prevent.
-    """
+    """Return the 8 bytes that close a file with `remaining_bytes` left, these 8 included. Raises
+    ValueError: fewer than 8 bytes are left, which an append must prevent."""
     if remaining_bytes < BLANK_BYTES_MIN:
         raise ValueError(f"a blank needs 8 bytes, {remaining_bytes} are left")
     return _BLANK.pack(remaining_bytes, MAGIC_BLANK)
@@ -431,22 +420,16 @@ def encode_property_crc(crc: int) -> bytes:
 
 
 def encode_host(address: str, port: int) -> bytes:
-    """Return an address in the form of records: 4 or 16 bytes, then the port in 4.
-
-    Raises:
-        ValueError: not a literal IPv4 or IPv6 address, or the port is outside 0 to 65535.
-    """
+    """Return an address in the form of records: 4 or 16 bytes, then the port in 4. Raises
+    ValueError: not a literal IPv4 or IPv6 address, or the port is outside 0 to 65535."""
     if not 0 <= port <= 0xFFFF:
         raise ValueError(f"port {port} is outside 0 to 65535")
     return ipaddress.ip_address(address).packed + struct.pack(">i", port)
 
 
 def decode_host(host: bytes) -> tuple[str, int]:
-    """Return the address and port of a record's 8- or 20-byte host.
-
-    Raises:
-        RecordError: HOST if the length is neither.
-    """
+    """Return the address and port of a record's 8- or 20-byte host. Raises RecordError: HOST if the
+    length is neither."""
     if len(host) not in (HOST_V4_BYTES, HOST_V6_BYTES):
         raise RecordError(RecordFault.HOST, f"a host of {len(host)} bytes, not 8 or 20")
     (port,) = struct.unpack(">i", host[-4:])

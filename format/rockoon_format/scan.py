@@ -191,10 +191,7 @@ def _walk(
     view: memoryview, position: int, end: int, records_max: int
 ) -> tuple[bytes, NDArray[np.int64], ScanEnd, int]:
     """Follow the records' size fields; other fields are checked later, for all records together.
-
-    Returns:
-        The records' bytes, their sizes, why the walk stopped, and where.
-    """
+    Returns the records' bytes, their sizes, why the walk stopped, and where."""
     sizes: list[int] = []
     unpack = _SIZE_AND_MAGIC.unpack_from
     bytes_end = position + CHUNK_BYTES_MAX
@@ -248,12 +245,9 @@ def _scan_by_kernel(
     checks: tuple[bool, bool, int | None, bool],
     delay_levels_ms: Sequence[int] | None,
 ) -> Scan | None:
-    """`scan` by the kernel; None: use the general path.
-
-    Args:
-        checks: compare records; compare checksums of whole records; position in the window from
-            which records must have a checksum; compute tags codes.
-    """
+    """`scan` by the kernel; None: use the general path. `checks`: compare records; compare
+    checksums of whole records; position in the window from which records must have a checksum;
+    compute tags codes."""
     view = memoryview(buffer)
     # The kernel reads bytes that no other thread can write: a copy, sized as if all records were as
     # long as the first. If the buffer is bytes and all of it is scanned, no copy is needed.
@@ -317,11 +311,8 @@ def sizes_in_place(window: bytes, base: int, end: int, stop: int) -> tuple[NDArr
 
 
 def extent_in_place(window: bytes, base: int, end: int) -> tuple[int, bool]:
-    """Follow records like `sizes_in_place`, to the last one that is whole in the window.
-
-    Returns:
-        End of that record; True if the next one may continue after the window.
-    """
+    """Follow records like `sizes_in_place`, to the last one that is whole in the window. Returns
+    its end; True if the next record may continue after the window."""
     position, more = kernel.native.extent(window, base, end)
     return position, more
 
@@ -458,11 +449,8 @@ def _set_due_times(
     stored_ms: NDArray[np.int64],
     delay_levels_ms: Sequence[int],
 ) -> int | None:
-    """Replace the codes of delayed records by their due times.
-
-    Returns:
-        The first record whose delay level is not a number, if any.
-    """
+    """Replace the codes of delayed records by their due times. Returns the first record whose delay
+    level is not a number, if any."""
     bad = None
     if SCHEDULE_TOPIC.encode() in topics:
         delayed = np.flatnonzero(topic_numbers == topics.index(SCHEDULE_TOPIC.encode()))

@@ -69,11 +69,8 @@ class Expression:
 
 
 def compile(text: str) -> Expression:
-    """Compile an expression of at most 4096 characters, nested at most 50 deep.
-
-    Raises:
-        Sql92Error: not a valid expression; has the reason and the position.
-    """
+    """Compile an expression of at most 4096 characters, nested at most 50 deep. Raises Sql92Error:
+    not a valid expression; has the reason and the position."""
     return Expression(text)
 
 

@@ -114,11 +114,8 @@ class Token(NamedTuple):
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """Split an expression into tokens; the last token is the end.
-
-    Raises:
-        Sql92Error: a part of it is not a token.
-    """
+    """Split an expression into tokens; the last token is the end. Raises Sql92Error: a part is no
+    token."""
     position = 0
     while position < len(text):
         match = _TOKEN.match(text, position)
@@ -168,11 +165,7 @@ _COMPARISONS = _ORDER | {"=", "<>"}
 
 
 def parse(text: str) -> Predicate:
-    """Parse an expression.
-
-    Raises:
-        Sql92Error: it is too long, or not an expression.
-    """
+    """Parse an expression. Raises Sql92Error: it is too long, or not an expression."""
     if len(text) > CHARACTERS_MAX:
         reason = f"it is longer than {CHARACTERS_MAX} characters"
         raise Sql92Error(reason, text, CHARACTERS_MAX)
