@@ -138,6 +138,15 @@ class Load:
         return self.needed / self.limit
 
 
+CORE, MEMORY = (1.0, "cores"), (PROCESS_BYTES_MAX, "bytes")
+START = (START_SECONDS_MAX, "seconds")
+
+
+def of_service(service: str, *rows: tuple[str, float, tuple[float, str], str]) -> list[Load]:
+    """Return loads of a service: resource, needed, limit with its unit, and explanation of each."""
+    return [Load(service, name, needed, *limit, how) for name, needed, limit, how in rows]
+
+
 def loads(costs: Costs, shape: Shape, demand: Demand) -> list[Load]:
     """Return the loads of all resources; the one that saturates first is first."""
     found = [
@@ -169,42 +178,25 @@ def broker_loads(costs: Costs, shape: Shape, demand: Demand) -> list[Load]:
         + demand.topics * costs.broker_topic_bytes
     )
     written = queues * demand.written_share
-    return [
-        Load(
-            "broker",
-            "CPU",
-            cpu,
-            1.0,
-            "cores",
-            f"{rate:,.0f} messages/s in {batches:,.0f} batches/s, read "
-            f"{demand.readers_per_queue} times; {empty_pulls:,.0f} empty pulls/s",
-        ),
-        Load(
-            "broker",
-            "waiting pulls",
-            waiting,
-            WAITING_PULLS_MAX,
-            "pulls",
-            f"{demand.reads:,} queues read ÷ {brokers}",
-        ),
-        Load("broker", "memory", memory, PROCESS_BYTES_MAX, "bytes", f"{queues:,.0f} queues"),
-        Load(
-            "broker",
-            "start after a kill",
-            queues * costs.queue_start_seconds,
-            START_SECONDS_MAX,
-            "seconds",
-            f"{queues:,.0f} queues times {costs.queue_start_seconds * 1e6:,.0f} µs",
-        ),
-        Load(
-            "broker",
+    queue_us, point_us = costs.queue_start_seconds * 1e6, costs.queue_point_seconds * 1e6
+    pulled = f"{rate:,.0f} messages/s in {batches:,.0f} batches/s, read "
+    pulled += f"{demand.readers_per_queue} times; {empty_pulls:,.0f} empty pulls/s"
+    read = f"{demand.reads:,} queues read ÷ {brokers}"
+    started = f"{queues:,.0f} queues times {queue_us:,.0f} µs"
+    synced = f"{written:,.0f} queues written to times {point_us:,.0f} µs"
+    return of_service(
+        "broker",
+        ("CPU", cpu, CORE, pulled),
+        ("waiting pulls", waiting, (WAITING_PULLS_MAX, "pulls"), read),
+        ("memory", memory, MEMORY, f"{queues:,.0f} queues"),
+        ("start after a kill", queues * costs.queue_start_seconds, START, started),
+        (
             "recovery point",
             written * costs.queue_point_seconds,
-            POINT_SECONDS_MAX,
-            "seconds",
-            f"{written:,.0f} queues written to times {costs.queue_point_seconds * 1e6:,.0f} µs",
+            (POINT_SECONDS_MAX, "seconds"),
+            synced,
         ),
-    ]
+    )
 
 
 def offset_loads(costs: Costs, shape: Shape, demand: Demand) -> list[Load]:
@@ -222,48 +214,19 @@ def offset_loads(costs: Costs, shape: Shape, demand: Demand) -> list[Load]:
     )
     # A measured group has eight queues and one member; the larger number is scaled.
     units = max(groups, members, demand.reads / shards / 8)
-    return [
-        Load(
-            "offset",
-            "CPU",
-            cpu,
-            1.0,
-            "cores",
-            f"{beats:,.0f} heartbeats/s, {commits:,.0f} commits/s of {entries:,.0f} queues/s",
-        ),
-        Load(
-            "offset",
-            "streams",
-            members,
-            min(GROUP_WATCHERS_MAX, CALLS_MAX),
-            "streams",
-            f"{demand.members:,} members ÷ {shards}",
-        ),
-        Load(
-            "offset",
-            "memory",
-            costs.offset_bytes + units * costs.group_bytes,
-            PROCESS_BYTES_MAX,
-            "bytes",
-            f"{units:,.0f} times (a member and eight queues)",
-        ),
-        Load(
-            "offset",
-            "start after a kill",
-            units * costs.group_start_seconds,
-            START_SECONDS_MAX,
-            "seconds",
-            f"{units:,.0f} times {costs.group_start_seconds * 1e6:,.0f} µs",
-        ),
-        Load(
-            "offset",
-            "route snapshot",
-            snapshot_bytes(costs, demand),
-            MESSAGE_BYTES_MAX,
-            "bytes",
-            f"{demand.topics:,.0f} topics, {demand.groups:,} groups in one message",
-        ),
-    ]
+    committed = f"{beats:,.0f} heartbeats/s, {commits:,.0f} commits/s of {entries:,.0f} queues/s"
+    started = f"{units:,.0f} times {costs.group_start_seconds * 1e6:,.0f} µs"
+    snapshot = f"{demand.topics:,.0f} topics, {demand.groups:,} groups in one message"
+    streams = (min(GROUP_WATCHERS_MAX, CALLS_MAX), "streams")
+    kept = costs.offset_bytes + units * costs.group_bytes
+    return of_service(
+        "offset",
+        ("CPU", cpu, CORE, committed),
+        ("streams", members, streams, f"{demand.members:,} members ÷ {shards}"),
+        ("memory", kept, MEMORY, f"{units:,.0f} times (a member and eight queues)"),
+        ("start after a kill", units * costs.group_start_seconds, START, started),
+        ("route snapshot", snapshot_bytes(costs, demand), (MESSAGE_BYTES_MAX, "bytes"), snapshot),
+    )
 
 
 def nameserver_loads(costs: Costs, shape: Shape, demand: Demand) -> list[Load]:
@@ -278,39 +241,17 @@ def nameserver_loads(costs: Costs, shape: Shape, demand: Demand) -> list[Load]:
         + demand.groups * costs.nameserver_group_bytes
     )
     kept = demand.topics * costs.etcd_topic_bytes + demand.groups * costs.etcd_group_bytes
+    woken = f"{watchers:,.0f} watchers, {changes:g} changes/s that wake each"
+    opened = f"{clients:,} clients ÷ {shape.nameservers}, and every node"
+    routes = f"{demand.topics:,.0f} topics, {demand.groups:,} groups"
     return [
-        Load(
+        *of_service(
             "nameserver",
-            "CPU",
-            cpu,
-            1.0,
-            "cores",
-            f"{watchers:,.0f} watchers, {changes:g} changes/s that wake each",
+            ("CPU", cpu, CORE, woken),
+            ("streams", watchers, (CALLS_MAX, "streams"), opened),
+            ("memory", memory, MEMORY, f"{watchers:,.0f} watchers, {routes}"),
         ),
-        Load(
-            "nameserver",
-            "streams",
-            watchers,
-            CALLS_MAX,
-            "streams",
-            f"{clients:,} clients ÷ {shape.nameservers}, and every node",
-        ),
-        Load(
-            "nameserver",
-            "memory",
-            memory,
-            PROCESS_BYTES_MAX,
-            "bytes",
-            f"{watchers:,.0f} watchers, {demand.topics:,.0f} topics, {demand.groups:,} groups",
-        ),
-        Load(
-            "etcd",
-            "database",
-            kept,
-            ETCD_BYTES_MAX,
-            "bytes",
-            f"{demand.topics:,.0f} topics, {demand.groups:,} groups",
-        ),
+        *of_service("etcd", ("database", kept, (ETCD_BYTES_MAX, "bytes"), routes)),
     ]
 
 
