@@ -301,13 +301,9 @@ def pending_requests(log: "LogDescription") -> Iterator[str]:
         yield f"{new} is to replace {old}"
         if joins in known and known[joins].address is None:
             yield f"... but {new} is AWAY: start it"
-    if (log.moves or len(log.in_sync) != log.copies) and lacks_leader(log):
+    has_leader = log.leader is not None and log.leader.address is not None
+    if (log.moves or len(log.in_sync) != log.copies) and not has_leader:
         yield "... which the leader does, once there is one"
-
-
-def lacks_leader(log: "LogDescription") -> bool:
-    """Return whether the log has no leader, or its leader is not reachable."""
-    return log.leader is None or log.leader.address is None
 
 
 def ends_at(replica: "ReplicaDescription", standing: "ReplicaStanding | None") -> str | None:

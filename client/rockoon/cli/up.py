@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from rockoon.cli.output import print_table
 from rockoon.local.cluster import LocalCluster
@@ -33,36 +34,19 @@ class StopSignal(BaseException):
 def run_up(
     directory: Path,
     *,
-    nameservers: int | None = None,
-    brokers: int | None = None,
-    replicas: int | None = None,
-    port: int = DEFAULT_PORT,
     new_queue_rule: str | None = None,
     flush: str | None = None,
-    tls: str = "off",
-    access: bool = False,
     single: bool = False,
-    gateway: int | None = None,
+    **options: Any,
 ) -> int:
     """Run a cluster until a signal arrives; return the exit status. With `single`, this process is
-    replaced by the cluster."""
+    replaced by the cluster. `options`: as in `LocalCluster`."""
     settings: dict[str, dict[str, object]] = {}
     if new_queue_rule is not None:
         settings["offset"] = {"new_queue_rule": new_queue_rule}
     if flush is not None:
         settings["broker"] = {"flush": flush}
-    cluster = LocalCluster(
-        directory,
-        nameservers=nameservers,
-        brokers=brokers,
-        replicas=replicas,
-        port=port,
-        settings=settings,
-        tls=tls,
-        access=access,
-        single=single,
-        gateway=gateway,
-    )
+    cluster = LocalCluster(directory, settings=settings, single=single, **options)
     if single:
         cluster.become(
             lambda: (
