@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from rockoon_broker.rpc.log_columns import WantedColumns
-from rockoon_broker.rpc.log_filter import RecordFilter
-from rockoon_broker.rpc.log_reads import LogReadState, read
+from rockoon_broker.rpc.log_reads import LogReadState, RecordFilter, WantedColumns, read
 from rockoon_broker.store.settings import Flush
 from rockoon_broker.store.store import Store
 from rockoon_core.errors import LogTrimmed

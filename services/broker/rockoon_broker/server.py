@@ -16,7 +16,6 @@ from grpc import aio
 from rockoon_broker.broker import CONFIG_DIRECTORY, STORE_ID_FILE, Broker
 from rockoon_broker.clock import Clock, SystemClock
 from rockoon_broker.metrics import TABLE, BrokerMetrics
-from rockoon_broker.replication.going_alone import open_own_epoch
 from rockoon_broker.replication.serving import BrokerCopy
 from rockoon_broker.rpc.access_rules import RULES
 from rockoon_broker.rpc.service import (
@@ -43,6 +42,7 @@ from rockoon_node.store_directory import (
 from rockoon_proto.v1.nameserver_pb2 import BROKER
 from rockoon_replica.copy_process import CopyProcess
 from rockoon_replica.going_alone import leave_copies
+from rockoon_replica.replica_facts import ReplicaFacts
 from rockoon_replica.service import RULES as REPLICATION_RULES
 from rockoon_replica.service import ReplicationService
 from rockoon_replica.service import add_to_server as add_replication
@@ -407,6 +407,27 @@ async def open_broker(
             ", ".join(map(str, recovery.lost_files)),
         )
     return broker
+
+
+def open_own_epoch(broker: Broker, facts: ReplicaFacts | None, now_ms: int) -> None:
+    """Append the record of the epoch from which the log has only one copy.
+
+    A former copy may have other bytes of the epoch before. If it returns, it is cut to the
+    common part.
+
+    Raises:
+        Fatal: the record cannot be written.
+
+    """
+    if facts is None or facts.config is None:
+        return
+    boundaries = broker.store.boundaries()
+    if not boundaries or boundaries[-1].epoch < facts.led:
+        (itself,) = facts.config.in_sync
+        try:
+            broker.store.open_epoch(facts.led, itself, now_ms)
+        except StorageError as failure:
+            raise Fatal(ExitStatus.STORE, f"cannot open an epoch: {failure}") from failure
 
 
 async def resolve_store_host(address: str) -> tuple[str, int]:

@@ -22,7 +22,6 @@ from rockoon_gateway.clients.presence import Presence
 from rockoon_gateway.clients.telemetry import TelemetryStreams
 from rockoon_gateway.consoles.groups_report import GroupReports
 from rockoon_gateway.consoles.lookups import Lookups
-from rockoon_gateway.consoles.servicer import ConsoleServicer
 from rockoon_gateway.consuming.consuming import Consuming
 from rockoon_gateway.groups import CachedGroups
 from rockoon_gateway.lite.lite_topics import Expiry, LiteTopics
@@ -32,7 +31,7 @@ from rockoon_gateway.producing.sending import Sending
 from rockoon_gateway.producing.transactions import GatewayTransactions
 from rockoon_gateway.routes import QueryRoutes, TopicRoutes
 from rockoon_gateway.scaler import Scaler
-from rockoon_gateway.service import MessagingServicer, Services
+from rockoon_gateway.service import ConsoleServicer, MessagingServicer, Services
 from rockoon_gateway.settings import GatewaySettings
 from rockoon_gateway.signatures import SecretFile, Signatures
 from rockoon_node.key_follower import KeyFollower

@@ -25,7 +25,6 @@ from rockoon_nameserver.embedded_store import EmbeddedStore
 from rockoon_nameserver.follower import EtcdFollower, Rounds
 from rockoon_nameserver.groups import GroupRecords, GroupTopics
 from rockoon_nameserver.keyspace import Keyspace
-from rockoon_nameserver.level import ClusterLevel
 from rockoon_nameserver.live_settings import LiveSettingService
 from rockoon_nameserver.log_servicer import LogStateService
 from rockoon_nameserver.logs import Logs, freeze_when_etcd_goes_back
@@ -34,7 +33,7 @@ from rockoon_nameserver.nodes import RENEW_SHARE, Nodes
 from rockoon_nameserver.request_checks import Fingerprints
 from rockoon_nameserver.route_import import import_routes
 from rockoon_nameserver.route_store import RouteStore
-from rockoon_nameserver.servicer import NameServer
+from rockoon_nameserver.servicer import ClusterLevel, NameServer
 from rockoon_nameserver.settings import NameserverSettings
 from rockoon_nameserver.topics import TopicRecords
 from rockoon_proto.v1.access_pb2_grpc import add_AccessKeysServicer_to_server

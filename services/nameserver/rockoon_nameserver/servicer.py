@@ -1,12 +1,13 @@
 """The NameServer service: reads from the follower's table, writes to etcd."""
 # ruff: noqa: ARG002 - gRPC hands every method a request and a context
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from importlib.metadata import version
 from typing import Any, Protocol, TypeVar
 
 from rockoon_core.clock import wall_clock_ms
-from rockoon_core.errors import GroupNotFound, InvalidArgument
+from rockoon_core.errors import Busy, GroupNotFound, InvalidArgument
 from rockoon_core.protocol import LEVEL
 from rockoon_format.names import (
     group_resource,
@@ -17,20 +18,71 @@ from rockoon_format.names import (
     topic_resource,
 )
 from rockoon_nameserver.broker_removal import BrokerRemoval
+from rockoon_nameserver.etcd_data import PutKey, only, unchanged
 from rockoon_nameserver.follower import EtcdFollower
 from rockoon_nameserver.groups import GroupRecords, GroupTopics
-from rockoon_nameserver.keyspace import Keyspace
-from rockoon_nameserver.level import ClusterLevel
+from rockoon_nameserver.keyspace import Keyspace, identity_value, read_identity, read_level
 from rockoon_nameserver.nodes import Nodes
 from rockoon_nameserver.request_checks import Fingerprints
 from rockoon_nameserver.route_import import parts
+from rockoon_nameserver.route_store import RouteStore
 from rockoon_nameserver.route_table import Interest
 from rockoon_nameserver.topics import TopicRecords
 from rockoon_proto.v1 import nameserver_pb2 as pb
-from rockoon_proto.v1.nameserver_pb2 import Node, ReplicaAddress, RouteUpdate, Subscription
+from rockoon_proto.v1.nameserver_pb2 import (
+    FinishUpgradeReply,
+    Node,
+    ReplicaAddress,
+    RouteUpdate,
+    Subscription,
+)
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerServicer
 from rockoon_runtime.access.callers import current_caller, sees
 from rockoon_runtime.tls import NodeIdentities, peer_identity
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS_MAX = 8
+
+
+class ClusterLevel:
+    """Raises the cluster's feature level. This process keeps no state."""
+
+    def __init__(self, etcd: RouteStore, keyspace: Keyspace) -> None:
+        self._etcd = etcd
+        self._keyspace = keyspace
+
+    async def raise_it(self, lacking: Sequence[str]) -> FinishUpgradeReply:
+        """Raise the level to that of this program. A repeated call changes nothing.
+
+        Args:
+            lacking: names of registered services that do not support it.
+
+        Raises:
+            InvalidArgument: a registered service does not support it.
+            Busy: concurrent changes won `ATTEMPTS_MAX` times.
+        """
+        if lacking:
+            names = ", ".join(lacking)
+            reason = f"services of a former version are registered: {names}. Upgrade them first"
+            raise InvalidArgument(reason=reason)
+        key = self._keyspace.identity
+        for _ in range(ATTEMPTS_MAX):
+            found = await self._etcd.read(only(key))
+            (item,) = found.items
+            if read_level(item.value) >= LEVEL:
+                return FinishUpgradeReply(
+                    level=read_level(item.value), revision=found.header.revision
+                )
+            value = identity_value(read_identity(item.value), LEVEL)
+            outcome = await self._etcd.transaction(
+                [unchanged(key, item.mod_revision)], [PutKey(key, value)]
+            )
+            if outcome.succeeded:
+                log.info("the cluster has feature level %d now", LEVEL)
+                return FinishUpgradeReply(level=LEVEL, revision=outcome.revision)
+        raise Busy(reason="the cluster's identity keeps changing: try again")
+
 
 ALL = Interest(groups=True)
 

@@ -14,7 +14,7 @@ from rockoon_offset.access_rules import RULES
 from rockoon_offset.journal.store import JournalStore
 from rockoon_offset.metrics import TABLE, of_process
 from rockoon_offset.parts import SERVICE_NAMES, OffsetParts, assembled, now_ms
-from rockoon_offset.replication.process import STORE_ID_FILE, serve_copy
+from rockoon_offset.replication.serving import STORE_ID_FILE, serve_copy
 from rockoon_offset.settings import OffsetSettings
 from rockoon_proto.v1.in_flight_pb2_grpc import add_InFlightServiceServicer_to_server
 from rockoon_proto.v1.nameserver_pb2 import OFFSET_SERVICE

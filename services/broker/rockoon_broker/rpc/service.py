@@ -3,6 +3,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -13,7 +14,7 @@ from grpc import aio
 
 from rockoon_broker import cold_reads
 from rockoon_broker.append import AppendResult
-from rockoon_broker.broker import Broker
+from rockoon_broker.broker import DRAINED, Broker
 from rockoon_broker.clock import Clock
 from rockoon_broker.cooperative import in_turns
 from rockoon_broker.retries.send_back import SendBacks
@@ -31,7 +32,6 @@ from rockoon_broker.rpc.compaction import (
     put_generation_file,
     read_generation,
 )
-from rockoon_broker.rpc.drain_state import describe_drain
 from rockoon_broker.rpc.large_requests import Request, append_request, batch_of, records_of
 from rockoon_broker.rpc.log_reads import read_log
 from rockoon_broker.rpc.message_reads import query_messages, read
@@ -48,6 +48,7 @@ from rockoon_broker.rpc.queue_states import queue_states
 from rockoon_broker.store.log.batch import RoutedBatch
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.reading.reader import TimeBoundary
+from rockoon_broker.topics.served_topics import GIVEN_UP
 from rockoon_core.clock import wall_clock_ms
 from rockoon_core.errors import (
     Busy,
@@ -56,6 +57,7 @@ from rockoon_core.errors import (
     RockoonError,
 )
 from rockoon_core.message_queue import QUEUES_PER_CALL_MAX
+from rockoon_format.names import is_system_topic
 from rockoon_format.record import encode_host
 from rockoon_proto.v1 import broker_pb2, broker_pb2_grpc
 from rockoon_rpc.server_call import ServerCall
@@ -558,3 +560,41 @@ def problems_of(broker: Broker) -> Iterator[str]:
         yield f"delayed messages are not delivered: {failure}"
     for damage in broker.pulls.recent_damage():
         yield f"readers found damage in {damage.path}: {damage.reason}"
+
+
+async def describe_drain(broker: Broker) -> broker_pb2.DescribeDrainReply:
+    """Return the messages of a broker that readers, delays and transactions still need.
+
+    Consumers return failed messages before they commit, and due messages move from one number to
+    the other; both append to the log. So the numbers are of one moment if the log has not grown.
+    """
+    store, pending = broker.store, broker.pending
+    end = store.appended_end
+    reading = await broker.unread.reading(end)
+    topics = Counter[str]()
+    for topic, queue_id in store.queues():
+        if not is_system_topic(topic) or topic == GIVEN_UP.name:
+            topics[topic] += store.max_offset(topic, queue_id) - store.min_offset(topic, queue_id)
+    served = broker.topics.table.topics
+    return broker_pb2.DescribeDrainReply(
+        drained=broker.settings.drained,
+        closed=store.closed_reason == DRAINED,
+        settled=store.appended_end == end == store.visible_end,
+        unread_messages=reading.messages,
+        unread=[
+            broker_pb2.UnreadByReader(reader=each.group, queue=each.queue, messages=each.messages)
+            for each in reading.unread
+        ],
+        unknown_because=reading.unknown_because,
+        delayed=len(pending.delays),
+        transactions=len(pending.transactions),
+        topics=[
+            broker_pb2.StoredMessages(
+                topic=topic,
+                messages=count,
+                compacted=topic in served and served[topic].compacted,
+            )
+            for topic, count in sorted(topics.items())
+            if count > 0
+        ],
+    )
