@@ -286,8 +286,14 @@ def read_level(value: bytes) -> int:
     return level if isinstance(level, int) else 0
 
 
+def value_of(message: google.protobuf.message.Message, *not_stored: str) -> bytes:
+    """Return a message as the value of a key, without some of its fields."""
+    fields = json_format.MessageToDict(message, preserving_proto_field_name=True)
+    return json_value({name: fields[name] for name in fields.keys() - set(not_stored)})
+
+
 def node_value(node: Node) -> bytes:
-    return json_value(json_format.MessageToDict(node, preserving_proto_field_name=True))
+    return value_of(node)
 
 
 def read_node(key: NodeKey | ReplicaKey, value: bytes) -> Node:
@@ -297,10 +303,7 @@ def read_node(key: NodeKey | ReplicaKey, value: bytes) -> Node:
 
 
 def log_value(state: LogState) -> bytes:
-    fields = json_format.MessageToDict(state, preserving_proto_field_name=True)
-    fields.pop("kind", None)
-    fields.pop("log", None)
-    return json_value(fields)
+    return value_of(state, "kind", "log")
 
 
 def read_log(key: LogKey, value: bytes) -> LogState:
@@ -328,9 +331,7 @@ def read_committed_end(value: bytes) -> CommittedEnd:
 
 
 def topic_value(config: TopicConfig) -> bytes:
-    fields = json_format.MessageToDict(config, preserving_proto_field_name=True)
-    fields.pop("name", None)
-    return json_value(fields)
+    return value_of(config, "name")
 
 
 def read_topic(key: TopicKey, value: bytes) -> TopicConfig:
@@ -355,9 +356,7 @@ def read_block(value: bytes) -> int:
 
 
 def group_value(config: GroupConfig) -> bytes:
-    fields = json_format.MessageToDict(config, preserving_proto_field_name=True)
-    fields.pop("name", None)
-    return json_value(fields)
+    return value_of(config, "name")
 
 
 def read_group(key: GroupKey, value: bytes) -> GroupConfig:
@@ -367,10 +366,7 @@ def read_group(key: GroupKey, value: bytes) -> GroupConfig:
 
 
 def access_key_value(info: AccessKeyInfo) -> bytes:
-    fields = json_format.MessageToDict(info, preserving_proto_field_name=True)
-    fields.pop("key_id", None)
-    fields.pop("modified_revision", None)
-    return json_value(fields)
+    return value_of(info, "key_id", "modified_revision")
 
 
 def read_access_key(key: AccessKeyName, value: bytes, modified_revision: int) -> AccessKeyInfo:
@@ -384,10 +380,7 @@ def read_access_key(key: AccessKeyName, value: bytes, modified_revision: int) ->
 
 
 def setting_value(setting: LiveSetting) -> bytes:
-    fields = json_format.MessageToDict(setting, preserving_proto_field_name=True)
-    for not_stored in ("service", "node", "name", "modified_revision"):
-        fields.pop(not_stored, None)
-    return json_value(fields)
+    return value_of(setting, "service", "node", "name", "modified_revision")
 
 
 def read_setting(key: SettingKey, value: bytes, revision: int) -> LiveSetting:
