@@ -130,34 +130,6 @@ def secrets_of_clients(settings: GatewaySettings) -> SecretFile | None:
     return SecretFile(settings.client_secrets)
 
 
-async def access(
-    settings: GatewaySettings,
-    frontend: Frontend,
-    nameservers: Nameservers,
-    address: str,
-    stop: Stop,
-    tasks: asyncio.TaskGroup,
-    opened: AsyncExitStack,
-) -> Signatures:
-    """Return the object that checks clients' signatures, with the present access keys of the
-    cluster.
-
-    Args:
-        address: "host:port" at which operators call it; empty: they cannot.
-        tasks: owns the task that follows the keys.
-        opened: ends the task.
-    """
-    secrets = secrets_of_clients(settings)
-    if frontend.gate is None:
-        return Signatures(None, None, wall_clock_ms)
-    follower = KeyFollower(nameservers, frontend.gate, address)
-    following = tasks.create_task(follower.run(stop), name="access keys")
-    opened.callback(following.cancel)
-    await stop.or_event(follower.attempted)
-    keys: KeyTable = frontend.gate.keys
-    return Signatures(keys, secrets, wall_clock_ms, optional=settings.access == "optional")
-
-
 async def admin_address(
     settings: GatewaySettings,
     frontend: Frontend,
@@ -190,26 +162,6 @@ async def admin_address(
     return settings.admin_advertise or server.address
 
 
-async def follow_settings(
-    settings: GatewaySettings,
-    frontend: Frontend,
-    nameservers: Nameservers,
-    address: str,
-    stop: Stop,
-    tasks: asyncio.TaskGroup,
-    opened: AsyncExitStack,
-) -> None:
-    """Follow the live settings from now on; returns when they are in use. Arguments as `access`."""
-    follower = SettingsFollower(
-        *(nameservers, "gateway", settings.name, frontend.live),
-        address,
-        settings.admin_tls_server_name,
-    )
-    following = tasks.create_task(follower.run(stop), name="live settings")
-    opened.callback(following.cancel)
-    await stop.or_event(follower.attempted)
-
-
 async def follow_nameservers(
     settings: GatewaySettings,
     frontend: Frontend,
@@ -217,17 +169,39 @@ async def follow_nameservers(
     tasks: asyncio.TaskGroup,
     opened: AsyncExitStack,
 ) -> Signatures:
-    """Follow access keys and live settings; return the object that checks clients' signatures.
-    Arguments as `access`."""
+    """Follow access keys and live settings; return the object that checks clients' signatures, once
+    the live settings and the present keys of the cluster are in use.
+
+    Args:
+        tasks: owns the tasks that follow.
+        opened: ends them.
+    """
     nameservers = Nameservers(
         settings.nameservers, settings.cluster, cluster_tls(settings), frontend.credentials
     )
     opened.push_async_callback(nameservers.close)
     address = await admin_address(settings, frontend, nameservers, opened)
-    followed = settings, frontend, nameservers, address, stop, tasks, opened
-    signatures = await access(*followed)
-    await follow_settings(*followed)
-    return signatures
+
+    async def follow(follower: KeyFollower | SettingsFollower, name: str) -> None:
+        following = tasks.create_task(follower.run(stop), name=name)
+        opened.callback(following.cancel)
+        await stop.or_event(follower.attempted)
+
+    secrets = secrets_of_clients(settings)
+    keys: KeyTable | None = None
+    if frontend.gate is not None:
+        await follow(KeyFollower(nameservers, frontend.gate, address), "access keys")
+        keys = frontend.gate.keys
+    await follow(
+        SettingsFollower(
+            *(nameservers, "gateway", settings.name, frontend.live),
+            address,
+            settings.admin_tls_server_name,
+        ),
+        "live settings",
+    )
+    is_optional = settings.access == "optional"
+    return Signatures(keys, secrets, wall_clock_ms, optional=is_optional)
 
 
 @dataclass(frozen=True, slots=True)
