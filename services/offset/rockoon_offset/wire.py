@@ -16,34 +16,11 @@ from rockoon_offset.progress.unread import UnreadQueue
 from rockoon_proto.v1 import offset_pb2 as pb
 
 
-def progress_to_wire(progress: Progress) -> pb.Progress:
-    return pb.Progress(
-        group=group_of(progress.group),
-        member=member_of(progress.group),
-        queue=queue_to_wire(progress.queue),
-        offset=progress.offset,
-        epoch=progress.epoch,
-        incarnation=progress.incarnation,
-        committer=progress.committer,
-        owner=progress.owner,
-        stored_at_ms=progress.stored_at_ms,
-        metadata=progress.metadata,
-        start_offset=progress.start_offset,
-        start_reason=progress.start_reason.value,  # type: ignore[arg-type]
-        start_explanation=progress.start_explanation,
-        started_at_ms=progress.started_at_ms,
-        gap_total=progress.gap_total,
-        acknowledged_by=progress.acknowledged_by,
-        acknowledged_at_ms=progress.acknowledged_at_ms,
-    )
-
-
-def progress_to_json(progress: Progress) -> bytes:
-    """Convert progress to a line of a JSON Lines export, with the wire's field names."""
-    fields: dict[str, Any] = {
+def progress_fields(progress: Progress) -> dict[str, Any]:
+    """Return the fields of the wire's Progress, except those of its queue."""
+    return {
         "group": group_of(progress.group),
         "member": member_of(progress.group),
-        **progress.queue._asdict(),
         "offset": progress.offset,
         "epoch": progress.epoch,
         "incarnation": progress.incarnation,
@@ -52,13 +29,23 @@ def progress_to_json(progress: Progress) -> bytes:
         "stored_at_ms": progress.stored_at_ms,
         "metadata": progress.metadata,
         "start_offset": progress.start_offset,
-        "start_reason": progress.start_reason.name,
+        "start_reason": progress.start_reason.value,
         "start_explanation": progress.start_explanation,
         "started_at_ms": progress.started_at_ms,
         "gap_total": progress.gap_total,
         "acknowledged_by": progress.acknowledged_by,
         "acknowledged_at_ms": progress.acknowledged_at_ms,
     }
+
+
+def progress_to_wire(progress: Progress) -> pb.Progress:
+    return pb.Progress(queue=queue_to_wire(progress.queue), **progress_fields(progress))
+
+
+def progress_to_json(progress: Progress) -> bytes:
+    """Convert progress to a line of a JSON Lines export, with the wire's field names."""
+    fields = progress_fields(progress) | progress.queue._asdict()
+    fields["start_reason"] = progress.start_reason.name
     return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
 
 

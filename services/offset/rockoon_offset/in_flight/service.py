@@ -1,7 +1,7 @@
 """gRPC servicer of InFlightService: converts requests, calls `Receivers`, converts results."""
 # ruff: noqa: ARG002 - gRPC calls every method with a request and a context
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from rockoon_core.errors import InvalidArgument, InvalidOffset, RockoonError
@@ -95,14 +95,8 @@ class InFlightService(InFlightServiceServicer):
     ) -> pb.AcknowledgeReply:
         bounded(request.entries)
         entries = [or_error(acknowledged, each) for each in request.entries]
-        good = [each for each in entries if isinstance(each, Delivered)]
-        outcomes = iter(await self._receivers.acknowledge(good) if good else ())
-        settlements = [
-            next(outcomes) if isinstance(each, Delivered) else Settlement(0, error=each)
-            for each in entries
-        ]
         reply = pb.AcknowledgeReply()
-        for settlement in settlements:
+        for settlement in await settlements(entries, self._receivers.acknowledge):
             result = reply.results.add(refused=to_bytes(settlement.refused))
             if settlement.error is not None:
                 result.error.CopyFrom(settlement.error.to_wire())
@@ -113,14 +107,8 @@ class InFlightService(InFlightServiceServicer):
     ) -> pb.ChangeVisibilityReply:
         bounded(request.changes)
         changes = [or_error(visibility_entry, change) for change in request.changes]
-        good = [each for each in changes if isinstance(each, VisibilityEntry)]
-        outcomes = iter(await self._receivers.change_visibility(good) if good else ())
-        settlements = [
-            next(outcomes) if isinstance(each, VisibilityEntry) else Settlement(0, error=each)
-            for each in changes
-        ]
         reply = pb.ChangeVisibilityReply()
-        for settlement in settlements:
+        for settlement in await settlements(changes, self._receivers.change_visibility):
             result = reply.results.add(
                 refused=to_bytes(settlement.refused),
                 acquisition=settlement.number,
@@ -204,6 +192,19 @@ def or_error(read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | Roc
         return read(*args, **kwargs)
     except RockoonError as reason:
         return reason
+
+
+async def settlements(
+    entries: Sequence[T | RockoonError],
+    settle: Callable[[list[T]], Awaitable[Iterable[Settlement]]],
+) -> list[Settlement]:
+    """Settle a call's valid entries by one call of `settle`; return the result of each entry."""
+    good = [each for each in entries if not isinstance(each, RockoonError)]
+    outcomes = iter(await settle(good) if good else ())
+    return [
+        Settlement(0, error=each) if isinstance(each, RockoonError) else next(outcomes)
+        for each in entries
+    ]
 
 
 def acquire_entry(wanted: pb.Wanted, call_id: str, peer: str) -> AcquireEntry:
