@@ -1,6 +1,6 @@
 """Settings of a broker, and the store settings derived from them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from rockoon_broker.delays.rewriting import DelayRules
@@ -315,30 +315,19 @@ class BrokerSettings(CopySettings):
         """
         try:
             return StoreSettings(
+                **{name: getattr(self, name) for name in STORE_SETTINGS},
                 root=self.store_path,
                 store_host=store_host,
-                commit_log_file_bytes=self.commit_log_file_bytes,
-                consume_queue_file_entries=self.consume_queue_file_entries,
                 flush=Flush(self.flush),
-                flush_interval_ms=self.flush_interval_ms,
-                reserved_hours=self.reserved_hours,
-                delete_when=self.delete_when,
-                disk_used_percent_max=self.disk_used_percent_max,
-                disk_forced_percent=self.disk_forced_percent,
-                disk_full_percent=self.disk_full_percent,
-                disk_reserve_percent=self.disk_reserve_percent,
-                disk_pressure_policy=self.disk_pressure_policy,
-                retention_wait_for_groups=self.retention_wait_for_groups,
-                retention_wait_bytes_max=self.retention_wait_bytes_max,
-                disk_check_interval_ms=self.disk_check_interval_ms,
                 # Not during the reads of a start; at most a minute, as in RocketMQ.
                 disk_check_delay_ms=min(6 * self.disk_check_interval_ms, 60_000),
-                body_bytes_max=self.body_bytes_max,
-                properties_bytes_max=self.properties_bytes_max,
-                record_checksums=self.record_checksums,
-                unsynced_bytes_max=self.unsynced_bytes_max,
                 delay_levels_ms=self.for_delays().levels_ms,
-                memory_bytes=self.memory_bytes,
             )
         except ValueError as failure:
             raise SettingsError(str(failure)) from failure
+
+
+# Settings that the store has too, with the same values.
+STORE_SETTINGS = ({each.name for each in fields(StoreSettings)} - {"store_host", "flush"}) & {
+    each.name for each in fields(BrokerSettings)
+}
