@@ -50,7 +50,8 @@ class StoreSettings:
     """Layout, syncing and retention of one store directory.
 
     Raises ValueError for a value out of bounds. Defaults are those of RocketMQ's
-    MessageStoreConfig unless a field says otherwise.
+    MessageStoreConfig unless a field says otherwise. A field without a text is explained by the
+    broker's setting of the same name (`rockoon_broker.settings`).
     """
 
     root: Path
@@ -69,7 +70,6 @@ class StoreSettings:
     """`sync` (Rockoon's default; RocketMQ's is async) or `async`."""
 
     flush_interval_ms: int = 500
-    """With `async`: interval of CommitLog syncs."""
 
     recovery_point_interval_ms: int = 1000
     """Minimum interval at which ConsumeQueues are synced and checkpoint and recovery point are
@@ -86,41 +86,23 @@ class StoreSettings:
     but a store written by RocketMQ keeps all files."""
 
     delete_when: str = "04"
-    """Local hours (00 to 23, separated by `;`) in which expired files are deleted."""
 
     disk_check_delay_ms: int = 60_000
     """Delay of the first clean pass after a start."""
 
     disk_check_interval_ms: int = 10_000
-    """Interval of checks of the disk's fill and of clean passes."""
-
     disk_used_percent_max: int = 75
-    """Above this fill, expired files are deleted at any hour."""
-
     disk_forced_percent: int = 85
-    """Above this fill, the oldest files are deleted before they expire, as the policy allows."""
-
     disk_full_percent: int = 90
-    """Above this fill, clients' messages are refused."""
-
     disk_reserve_percent: int = 5
-    """Share of the disk above `disk_full_percent` that the broker's own records may use."""
-
     disk_pressure_policy: str = "refuse"
-    """refuse: under pressure only files that every known group has read are deleted; delete: the
-    oldest files are deleted, read or not."""
-
     retention_wait_for_groups: tuple[str, ...] = ()
-    """Groups for which expired files are kept; `*` means every known group."""
-
     retention_wait_bytes_max: int = 0
-    """Maximum number of expired bytes that are kept for these groups."""
 
     files_per_pass_max: int = 10
     """Maximum number of CommitLog files deleted per clean pass."""
 
     body_bytes_max: int = 4 << 20
-    """Maximum size of a message body, bytes."""
 
     properties_bytes_max: int = 32_767
     """Maximum size of a properties text, bytes; the record's length field allows no more."""
