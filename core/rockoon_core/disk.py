@@ -339,11 +339,8 @@ class Disk:
         source.rename(target)
 
     def link(self, source: Path, target: Path) -> None:
-        """Give a file a second name, which does not exist yet.
-
-        Raises:
-            OSError: the disk; `errno` is in LINKS_REFUSED if the file must be copied instead.
-        """
+        """Give a file a second name, which does not exist yet. Raises OSError: the disk; `errno` is
+        in LINKS_REFUSED if the file must be copied instead."""
         os.link(source, target)
 
     def is_same_file(self, path: Path, other: Path) -> bool:

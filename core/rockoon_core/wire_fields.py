@@ -52,12 +52,8 @@ def bytes_tag(number: int) -> bytes:
 
 
 def fields(source: bytes, start: int, end: int) -> Iterator[Field]:
-    """Yield the fields of the message in `source[start:end]`, in order.
-
-    Raises:
-        ValueError: the bytes are not a message, or contain groups, which only protobuf's
-            own parser supports.
-    """
+    """Yield the fields of the message in `source[start:end]`, in order. Raises ValueError: the
+    bytes are not a message, or contain groups, which only protobuf's own parser supports."""
     at = start
     while at < end:
         begin = at

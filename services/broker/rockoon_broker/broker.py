@@ -393,11 +393,8 @@ class Broker:
     # Derived state: applied from the log before this broker leads, then updated by each append.
 
     def follow(self, bytes_max: int) -> int | None:
-        """Apply a part of the visible log; return its number of records, None at the end.
-
-        Raises:
-            OSError, StoreSyncFailed, StoreClosed: the log cannot be read.
-        """
+        """Apply a part of the visible log; return its number of records, None at the end. Raises
+        OSError, StoreSyncFailed, StoreClosed: the log cannot be read."""
         records = apply_piece(self.store, self._derived, bytes_max)
         if records is None:
             self.pending.follow()
@@ -604,10 +601,7 @@ class Broker:
 
     def oldest_message_ms(self) -> int | None:
         """Return the store time of the log's first message, epoch milliseconds; None without one.
-
-        Raises:
-            OSError: the disk.
-        """
+        Raises OSError."""
         begin = self.store.log_min_offset
         if self._oldest is None or self._oldest[0] != begin:
             times = self.store.read_log(begin, 1).records.store_timestamps_ms
@@ -649,11 +643,8 @@ def limits_of(settings: BrokerSettings) -> AppendLimits:
 
 
 def prepared(settings: BrokerSettings, disk: Disk) -> TopicFile:
-    """Return the topic file of a store after checking that this broker can serve the store.
-
-    Raises:
-        StorageError, OSError: it cannot.
-    """
+    """Return the topic file of a store after checking that this broker can serve the store. Raises
+    StorageError, OSError: it cannot."""
     config = settings.store_path / CONFIG_DIRECTORY
     move_directories_away(settings.store_path, config, REBUILT_FILES, disk)
     topic_file = TopicFile(config, disk)

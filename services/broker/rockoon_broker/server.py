@@ -431,11 +431,8 @@ def open_own_epoch(broker: Broker, facts: ReplicaFacts | None, now_ms: int) -> N
 
 
 async def resolve_store_host(address: str) -> tuple[str, int]:
-    """Resolve "host:port" to IPv4 address and port.
-
-    Raises:
-        SettingsError: the host has no IPv4 address, which records need.
-    """
+    """Resolve "host:port" to IPv4 address and port. Raises SettingsError: the host has no IPv4
+    address, which records need."""
     host, _, port = address.rpartition(":")
     loop = asyncio.get_running_loop()
     try:

@@ -66,11 +66,8 @@ class Trigger:
 
     @classmethod
     def parse(cls, metadata: Mapping[str, str]) -> "Trigger":
-        """Parse a trigger's metadata; keys that KEDA adds are ignored.
-
-        Raises:
-            InvalidArgument: the group is missing, or a number is invalid.
-        """
+        """Parse a trigger's metadata; keys that KEDA adds are ignored. Raises InvalidArgument: the
+        group is missing, or a number is invalid."""
         group = metadata.get("group", "").strip()
         if not group:
             raise InvalidArgument(reason="the trigger's metadata names no group")

@@ -141,10 +141,7 @@ def change_in_sync(
     state: LogState, caller: ReplicaCall, in_sync: Sequence[str], quorum: int
 ) -> LogDecision:
     """Store the in-sync set that the leader proposes; the leader decides which sets are safe.
-
-    Raises:
-        InvalidArgument: this log cannot have this in-sync set.
-    """
+    Raises InvalidArgument: this log cannot have this in-sync set."""
     proposed = sorted(in_sync)
     if leads(state, caller) and proposed == list(state.in_sync) and quorum == state.quorum:
         return LogDecision(state, done=True)

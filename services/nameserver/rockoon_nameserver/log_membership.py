@@ -89,10 +89,7 @@ def entry_of(known: Replica, node: Node, facts: ReplicaFacts) -> Replica:
 
 def registered_without_replication(state: LogState | None, node: Node) -> LogState:
     """Return the state of a log after a broker without replication registered: its only copy.
-
-    Raises:
-        NodeNameTaken: the log has other copies.
-    """
+    Raises NodeNameTaken: the log has other copies."""
     if state is None:
         return make_only_replica(LogState(kind=node.kind, log=node.name), node)
     if is_only_voter(state, node.store_id):
@@ -438,11 +435,8 @@ def adopt(state: LogState, in_sync: list[str], *, accept_loss: bool) -> LogDecis
 
 
 def newest_in_sync(state: LogState) -> list[str]:
-    """Return the in-sync set of the newest state that any replica knows.
-
-    Raises:
-        InvalidArgument: the replicas that know that version have lost its set.
-    """
+    """Return the in-sync set of the newest state that any replica knows. Raises InvalidArgument:
+    the replicas that know that version have lost its set."""
     known = [((each.history, each.version), list(each.in_sync)) for each in state.reports.values()]
     known.append(((state.history, state.version), list(state.in_sync)))
     newest = max(version for version, _ in known)

@@ -43,11 +43,8 @@ async def to_file(etcd: RouteStore, path: Path) -> None:
 
 
 async def to_etcd(etcd: RouteStore, path: Path) -> None:
-    """Repeat the remaining changes of each revision in a new etcd.
-
-    Raises:
-        StoreCorrupt: etcd's contents differ from the file's after the transfer.
-    """
+    """Repeat the remaining changes of each revision in a new etcd. Raises StoreCorrupt: etcd's
+    contents differ from the file's after the transfer."""
     file = RouteFile(path)
     try:
         header, items = file.header, without_nodes(file.items)

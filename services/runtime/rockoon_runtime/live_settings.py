@@ -85,10 +85,7 @@ class LiveSettings(Generic[Settings]):
 
     def check_removal(self, name: str) -> None:
         """Check that a live setting can be removed, also one of another version that is stored.
-
-        Raises:
-            SettingsError: the setting is unknown, or cannot change in a running service.
-        """
+        Raises SettingsError: the setting is unknown, or cannot change in a running service."""
         if all(each.name != name for each in self.stored):
             live_field(self.loaded, name, "a live setting")
 

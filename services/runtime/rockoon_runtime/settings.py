@@ -102,11 +102,8 @@ def load(
     environment: Mapping[str, str],
     arguments: Mapping[str, str],
 ) -> Loaded[Settings]:
-    """Read a service's settings; see `load_all` for the arguments.
-
-    Raises:
-        SettingsError: unknown key, wrong type, out of bounds, unreadable file.
-    """
+    """Read a service's settings; see `load_all` for the arguments. Raises SettingsError: unknown
+    key, wrong type, out of bounds, unreadable file."""
     loaded, faults = load_all(
         settings_class, service, file=file, environment=environment, arguments=arguments
     )

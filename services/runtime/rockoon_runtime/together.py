@@ -168,10 +168,7 @@ def by_package(arguments: Sequence[str]) -> list[list[str]]:
 
 def member(package: str, options: Sequence[str]) -> HostedService:
     """Return a service of a one-process cluster, by its package and the options of its program.
-
-    Raises:
-        SettingsError: an option is invalid.
-    """
+    Raises SettingsError: an option is invalid."""
     program: Program[Any] = importlib.import_module(f"{package}.server").PROGRAM
     arguments = vars(
         command_line(program.settings_class, program.service, program.description, options)

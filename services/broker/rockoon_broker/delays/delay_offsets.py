@@ -42,11 +42,8 @@ class TimerCheckpoint:
 
 
 def read_timer_checkpoint(config: Path) -> TimerCheckpoint:
-    """Read RocketMQ's timer checkpoint in a store's config directory; zeros without one.
-
-    Raises:
-        StoreLayoutError: the file is too short.
-    """
+    """Read RocketMQ's timer checkpoint in a store's config directory; zeros without one. Raises
+    StoreLayoutError: the file is too short."""
     path = config / TIMER_FILE
     if not path.exists():
         return TimerCheckpoint()

@@ -54,11 +54,8 @@ PART_BYTES = 1 << 20
 
 
 def records_of(batch: AppendBatch) -> list[Record]:
-    """Decode the records of a batch, which must be whole and of its queue.
-
-    Raises:
-        MalformedBatch: a record is not.
-    """
+    """Decode the records of a batch, which must be whole and of its queue. Raises MalformedBatch: a
+    record is not."""
     columns = whole_columns_of(batch)
     name = batch.topic.encode()
     records = []

@@ -125,11 +125,8 @@ def waiting_record(
 
 
 def delivered(record: Record) -> Record:
-    """Rewrite a waiting record to the message to deliver.
-
-    Raises:
-        Undeliverable: it does not name a valid destination.
-    """
+    """Rewrite a waiting record to the message to deliver. Raises Undeliverable: it does not name a
+    valid destination."""
     topic, queue_id = destination(record)
     flags = record.sys_flag & ~SYS_FLAG_TRANSACTION
     return replace(
@@ -143,11 +140,8 @@ def delivered(record: Record) -> Record:
 
 
 def destination(record: Record) -> tuple[str, int]:
-    """Return topic and queue of a waiting message.
-
-    Raises:
-        Undeliverable: the record does not name a valid destination.
-    """
+    """Return topic and queue of a waiting message. Raises Undeliverable: the record does not name a
+    valid destination."""
     topic = find_value(record.properties, PROPERTY_REAL_TOPIC)
     queue_id = find_value(record.properties, PROPERTY_REAL_QUEUE_ID)
     try:

@@ -91,11 +91,8 @@ class SequenceSnapshot:
 
 
 def decode_snapshot(content: bytes) -> SequenceSnapshot:
-    """Decode the result of `SequenceSnapshot.encode`.
-
-    Raises:
-        SnapshotError: it is truncated, damaged, or of another version.
-    """
+    """Decode the result of `SequenceSnapshot.encode`. Raises SnapshotError: it is truncated,
+    damaged, or of another version."""
     if len(content) < _HEAD.size + _CRC.size or not content.startswith(_MAGIC):
         raise SnapshotError(f"its {len(content)} bytes do not begin with {_MAGIC.decode()}")
     at = len(content) - _CRC.size

@@ -159,11 +159,8 @@ class IndexDirectory:
         return path
 
     def move_away(self) -> None:
-        """Move directories with names of index files, and a file named `index`, to `lost`.
-
-        Raises:
-            OSError: the disk.
-        """
+        """Move directories with names of index files, and a file named `index`, to `lost`. Raises
+        OSError."""
         if self.path.is_dir():
             wrong = [
                 path
@@ -241,11 +238,8 @@ def is_index_name(name: str) -> bool:
 
 
 def name_after(last: str, now_ms: int) -> str:
-    """Return the name of a file created now, larger than `last`, which may be empty.
-
-    Raises:
-        OSError: no larger name exists.
-    """
+    """Return the name of a file created now, larger than `last`, which may be empty. Raises
+    OSError: no larger name exists."""
     name = name_of(datetime.datetime.fromtimestamp(now_ms / 1000))
     if name > last:
         return name

@@ -59,11 +59,8 @@ class Reopening:
         self._steps = self._work()
 
     def step(self) -> bool:
-        """Run one step; return False after the last one.
-
-        Raises:
-            OSError: the disk; start again with another object.
-        """
+        """Run one step; return False after the last one. Raises OSError: the disk; start again with
+        another object."""
         return next(self._steps, None) is not None
 
     def _work(self) -> Generator[bool, None, None]:

@@ -68,11 +68,8 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 
 
 def decode_snapshot(raw: bytes) -> Snapshot:
-    """Decode the file's content.
-
-    Raises:
-        ValueError: it is truncated, damaged or malformed; the message has the reason.
-    """
+    """Decode the file's content. Raises ValueError: it is truncated, damaged or malformed; the
+    message has the reason."""
     if len(raw) < _HEAD.size + _CRC.size or not raw.startswith(_MAGIC):
         raise ValueError("it is not a snapshot")
     end = len(raw) - _CRC.size
@@ -363,11 +360,8 @@ class PendingIndex:
         return CapturedState(snapshot, exports, self._counts())
 
     def write(self, captured: CapturedState) -> None:
-        """Replace the snapshot and its exports durably; may be called from any thread.
-
-        Raises:
-            OSError: the old files are unchanged and still valid.
-        """
+        """Replace the snapshot and its exports durably; may be called from any thread. Raises
+        OSError: the old files are unchanged and still valid."""
         for changed in self._disk.make_directory(self._path.parent):
             self._disk.sync_directory(changed)
         self._disk.replace_file(self._path, encode_snapshot(captured.snapshot))

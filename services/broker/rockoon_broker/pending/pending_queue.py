@@ -225,11 +225,8 @@ class PendingQueue:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> "PendingQueue":
-        """Decode the result of `to_bytes`; deadlines are not included.
-
-        Raises:
-            ValueError: the bytes are malformed.
-        """
+        """Decode the result of `to_bytes`; deadlines are not included. Raises ValueError: the bytes
+        are malformed."""
         if len(raw) < _HEAD.size:
             raise ValueError(f"{len(raw)} bytes are too few for a pending queue")
         next_offset, count = _HEAD.unpack_from(raw)

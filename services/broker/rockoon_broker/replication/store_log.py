@@ -156,10 +156,7 @@ class StoreLog:
 
     def truncate(self, offset: int) -> None:
         """Cut the log at `offset`, durably; see `Store.close_to_truncate` for refused offsets.
-
-        Raises:
-            StoreDamaged: records below it are lost, as found when the store is opened again.
-        """
+        Raises StoreDamaged: records below it are lost, as found when the store is opened again."""
         if offset == self.end:
             return
         retained = self.store.retain_from

@@ -133,11 +133,8 @@ def records_of(request: Request) -> RequestRecords:
 
 
 def batch_of(request: Request) -> AppendBatch:
-    """Return the batch of a request.
-
-    Raises:
-        InvalidArgument: a batch of its kind must not have sequence numbers.
-    """
+    """Return the batch of a request. Raises InvalidArgument: a batch of its kind must not have
+    sequence numbers."""
     if isinstance(request, PlainRequest):
         return request.batch
     source, bounds = records_of(request)

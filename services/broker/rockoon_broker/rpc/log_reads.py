@@ -141,11 +141,8 @@ class WantedColumns:
 
     @classmethod
     def of(cls, request: broker_pb2.ReadLogRequest) -> "WantedColumns | None":
-        """Return the columns of a request; None if the reply must have whole records.
-
-        Raises:
-            InvalidArgument: a column is named twice, or there are too many.
-        """
+        """Return the columns of a request; None if the reply must have whole records. Raises
+        InvalidArgument: a column is named twice, or there are too many."""
         if len(request.columns) > COLUMNS_MAX:
             raise InvalidArgument(reason=f"{len(request.columns)} columns, more than {COLUMNS_MAX}")
         numbers = list(request.columns)

@@ -78,11 +78,8 @@ class TopicFile:
             raise StoreLayoutError(f"{self._path} cannot be read: {failure}") from failure
 
     def left_in_batches(self) -> set[str]:
-        """Return the topics of a RocketMQ broker whose queues are stored in batches.
-
-        Raises:
-            StoreLayoutError: the file cannot be read.
-        """
+        """Return the topics of a RocketMQ broker whose queues are stored in batches. Raises
+        StoreLayoutError: the file cannot be read."""
         self.read()
         return {
             entry.topic

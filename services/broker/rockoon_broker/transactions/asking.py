@@ -89,11 +89,8 @@ class Checkers:
         return self._count
 
     def enter(self, group: str, client_id: str) -> Checker:
-        """Register a producer; an earlier stream of the same client ends.
-
-        Raises:
-            Busy: too many producers are registered.
-        """
+        """Register a producer; an earlier stream of the same client ends. Raises Busy: too many
+        producers are registered."""
         if not self._open:
             raise Busy(reason="the broker is stopping")
         for other in self._groups.get(group, ()):

@@ -339,11 +339,8 @@ class Ends:
             return outcome
 
     def check_waiting(self, position: int, queue_offset: int, group: str) -> None:
-        """Handle a producer's answer "unknown": the half message is checked again later.
-
-        Raises:
-            TransactionNotFound: no half message of that group waits there.
-        """
+        """Handle a producer's answer "unknown": the half message is checked again later. Raises
+        TransactionNotFound: no half message of that group waits there."""
         half = self._book.find(position)
         if half is None or half.group != group:
             raise _not_found(position, group)
@@ -431,10 +428,7 @@ class Ends:
 
     async def abandon(self, half: WaitingHalf) -> None:
         """Abandon a half message that was not ended in time: move it to a topic for operators.
-
-        Raises:
-            RockoonError: the log refuses it now; the half message keeps waiting.
-        """
+        Raises RockoonError: the log refuses it now; the half message keeps waiting."""
         if not self._halves.is_visible(half.position):
             # Not durable or not listed yet; a search now would not find it.
             return
@@ -465,11 +459,8 @@ class Ends:
         self._news()
 
     async def write_ops(self, now: float, *, closing: bool = False) -> None:
-        """Append the op records that are due, for RocketMQ; with `closing` all of them.
-
-        Raises:
-            RockoonError: the log refuses them now.
-        """
+        """Append the op records that are due, for RocketMQ; with `closing` all of them. Raises
+        RockoonError: the log refuses them now."""
         while offsets := self.ops.due(now, closing=closing):
             record = op_record(offsets, self._host, self._clock.now_ms())
             ops = AppendBatch.of_records(

@@ -93,11 +93,8 @@ class HalfFacts:
 
 
 def half_record(record: Record) -> Record:
-    """Convert a producer's record to a half message.
-
-    Raises:
-        NotAHalfMessage: the record has no id, no valid group, or a delay.
-    """
+    """Convert a producer's record to a half message. Raises NotAHalfMessage: the record has no id,
+    no valid group, or a delay."""
     properties = decode(record.properties)
     for name in (PROPERTY_PRODUCER_GROUP, PROPERTY_UNIQ_KEY):
         if name not in properties:
@@ -130,10 +127,7 @@ def half_record(record: Record) -> Record:
 
 def halves_of(batch: AppendBatch) -> list[tuple[Record, HalfFacts]]:
     """Convert a producer's batch to half messages; return the record and the properties of each.
-
-    Raises:
-        MalformedBatch: the batch is malformed, or a record cannot be a half message.
-    """
+    Raises MalformedBatch: the batch is malformed, or a record cannot be a half message."""
     columns = whole_columns_of(batch)
     name = batch.topic.encode()
     halves = []
@@ -152,11 +146,8 @@ def halves_of(batch: AppendBatch) -> list[tuple[Record, HalfFacts]]:
 
 
 def facts_of(half: Record) -> HalfFacts:
-    """Return the properties of a stored half message.
-
-    Raises:
-        NotAHalfMessage: it is not a half message, or lacks a property.
-    """
+    """Return the properties of a stored half message. Raises NotAHalfMessage: it is not a half
+    message, or lacks a property."""
     properties = decode(half.properties)
     if half.topic != HALF_TOPIC.encode():
         raise NotAHalfMessage("the record there is not a half message")

@@ -132,11 +132,7 @@ class HalfQueue:
 
     def apply_ops(self) -> None:
         """Mark the half messages as ended that new op records list; earlier records must be
-        applied.
-
-        Raises:
-            OSError: the disk.
-        """
+        applied. Raises OSError."""
         assert self._ops_applied is not None, "this broker leads"
         queue = self.records.queue(HALF_QUEUE)
         end = self._store.max_offset(*_OP_QUEUE)
@@ -148,11 +144,7 @@ class HalfQueue:
 
     def resume(self) -> None:
         """Mark the half messages as ended that RocketMQ has ended, if it has used the store. From
-        now on, this broker ends them.
-
-        Raises:
-            OSError: the disk.
-        """
+        now on, this broker ends them. Raises OSError."""
         self.apply_ops()
         self._ops_applied = None
         queue = self.records.queue(HALF_QUEUE)

@@ -67,11 +67,8 @@ class TelemetryStreams:
         call: GatewayCall,
         signs_of_life: Callable[[], int],
     ) -> AsyncGenerator[TelemetryCommand, None]:
-        """Serve the Telemetry stream of one client.
-
-        Raises:
-            Refusal, RockoonError: the settings are refused, which ends the stream.
-        """
+        """Serve the Telemetry stream of one client. Raises Refusal, RockoonError: the settings are
+        refused, which ends the stream."""
         outbox = Outbox(call, signs_of_life)
         failures: list[Refusal | RockoonError] = []
         client = self._presence.record_call(call)

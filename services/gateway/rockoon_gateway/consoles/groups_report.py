@@ -258,11 +258,8 @@ def _namespace(call: GatewayCall, *named: Resource) -> str:
 
 
 def checked_topics(resources: Sequence[Resource], namespace: str) -> dict[str, Resource]:
-    """Return the topics of a request, each once, by their names in the cluster.
-
-    Raises:
-        Refusal: a name is not allowed, or the request has too many topics.
-    """
+    """Return the topics of a request, each once, by their names in the cluster. Raises Refusal: a
+    name is not allowed, or the request has too many topics."""
     found = {checked_topic(each, namespace): each for each in resources}
     if len(found) > TOPICS_MAX:
         raise Refusal(Code.BAD_REQUEST, f"{len(found)} topics in one request, not {TOPICS_MAX}")

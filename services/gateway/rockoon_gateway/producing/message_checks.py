@@ -133,11 +133,11 @@ def all_accepted(
 
 
 def accepted(topic: str, message: Message, limits: SendLimits, now_ms: int) -> AcceptedMessage:
-    """Return a client's message in the form to be stored; `topic` is checked.
-        now_ms: epoch milliseconds.
+    """Return a client's message in the form to be stored. Raises Refusal with the fault's code.
 
-    Raises:
-        Refusal: with a code for the fault.
+    Args:
+        topic: checked.
+        now_ms: epoch milliseconds.
     """
     system = message.system_properties
     body = checked_body(message, limits.body_bytes_max)

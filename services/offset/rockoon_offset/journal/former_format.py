@@ -178,10 +178,7 @@ def snapshot_path(directory: Path, generation: int) -> Path:
 
 def read_records(directory: Path) -> list[bytes]:
     """Return the records of the newest valid snapshot, and of the journals from its generation on.
-
-    Raises:
-        StoreCorrupt: acknowledged records cannot be read; the text has file and position.
-    """
+    Raises StoreCorrupt: acknowledged records cannot be read; the text has file and position."""
     journals, snapshots = generations(directory, "journal"), generations(directory, "snapshot")
     records: list[bytes] = []
     sequence, generation, damaged = 0, 1, None

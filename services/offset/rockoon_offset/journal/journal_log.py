@@ -307,11 +307,8 @@ class JournalLog:
         """Do nothing: a journal has no compacted generation to need."""
 
     def commit(self, offset: int) -> None:
-        """Apply frames up to `offset` to the ledger, and delete files that no start needs.
-
-        Raises:
-            StoreCorrupt: a record is invalid.
-        """
+        """Apply frames up to `offset` to the ledger, and delete files that no start needs. Raises
+        StoreCorrupt: a record is invalid."""
         if offset <= self._committed:
             return
         if offset > self.end:

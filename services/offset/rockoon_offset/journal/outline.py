@@ -30,11 +30,8 @@ class Replay:
         self._changes: list[bytes] = []
 
     def apply(self, frame: LogFrame) -> None:
-        """Apply one frame to the ledger.
-
-        Raises:
-            ValueError, TypeError, KeyError: a record is invalid.
-        """
+        """Apply one frame to the ledger. Raises ValueError, TypeError, KeyError: a record is
+        invalid."""
         match frame.kind:
             case FrameKind.EPOCH:
                 epochs = decode_epochs(frame.payload)

@@ -214,10 +214,7 @@ class Importer:
         self, readers: Iterable[tuple[str, str]]
     ) -> dict[tuple[str, str], GroupSubscription | RockoonError]:
         """Return the subscriptions of (group, topic) pairs; missing ones and groups are created.
-
-        Raises:
-            NameserverUnavailable: no nameserver answers.
-        """
+        Raises NameserverUnavailable: no nameserver answers."""
         found: dict[tuple[str, str], GroupSubscription | RockoonError] = {}
 
         async def find(group: str, topic: str) -> None:

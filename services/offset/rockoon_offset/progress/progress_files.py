@@ -124,11 +124,8 @@ def _number_in(fields: dict[str, Any], field: str) -> int:
 
 
 def from_rocketmq(content: bytes, broker: str) -> ReadEntries:
-    """Read a consumerOffset.json as RocketMQ or Rockoon wrote it.
-
-    Raises:
-        InvalidArgument: the content is no consumerOffset.json, or `broker` is empty.
-    """
+    """Read a consumerOffset.json as RocketMQ or Rockoon wrote it. Raises InvalidArgument: the
+    content is no consumerOffset.json, or `broker` is empty."""
     if not broker:
         raise InvalidArgument(reason="consumerOffset.json does not name its broker: name a broker")
     try:

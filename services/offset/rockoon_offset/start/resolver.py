@@ -71,11 +71,8 @@ class Subscriptions:
     async def find_or_record(
         self, group: str, topic: str, *, create_group: bool = False
     ) -> GroupSubscription:
-        """Return a subscription; if it is not in the routes, a nameserver records it.
-
-        Raises:
-            RockoonError: no nameserver could record the subscription, or a nameserver refused it.
-        """
+        """Return a subscription; if it is not in the routes, a nameserver records it. Raises
+        RockoonError: no nameserver could record the subscription, or a nameserver refused it."""
         found = self.find(group, topic)
         if found is not None:
             return found

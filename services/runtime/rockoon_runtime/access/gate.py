@@ -232,11 +232,8 @@ class AccessSettings:
 
 
 def cluster_credentials(settings: AccessSettings) -> Credentials | None:
-    """Return the credentials with which this service signs its calls; None if access is off.
-
-    Raises:
-        SettingsError: access is on without a valid cluster secret, or off with one.
-    """
+    """Return the credentials with which this service signs its calls; None if access is off. Raises
+    SettingsError: access is on without a valid cluster secret, or off with one."""
     if settings.access == "off":
         if settings.cluster_secret or settings.cluster_secret_also or settings.cluster_secret_file:
             raise SettingsError("cluster_secret is set, but access = off: no call would be refused")
@@ -247,11 +244,8 @@ def cluster_credentials(settings: AccessSettings) -> Credentials | None:
 
 
 def cluster_secrets(settings: AccessSettings) -> Secrets:
-    """Return a function that returns the valid cluster secrets, the one that signs first.
-
-    Raises:
-        SettingsError: there is no secret, a secret can be guessed, or the file cannot be used.
-    """
+    """Return a function that returns the valid cluster secrets, the one that signs first. Raises
+    SettingsError: there is no secret, a secret can be guessed, or the file cannot be used."""
     file, given = (
         settings.cluster_secret_file,
         (settings.cluster_secret, settings.cluster_secret_also),
@@ -286,11 +280,8 @@ def cluster_secrets(settings: AccessSettings) -> Secrets:
 
 
 def access_gate(settings: AccessSettings, cluster: Credentials | None, rules: Rules) -> Gate | None:
-    """Return the gate in front of a service's methods; None if access is off.
-
-    Raises:
-        SettingsError: the second cluster secret is not valid.
-    """
+    """Return the gate in front of a service's methods; None if access is off. Raises SettingsError:
+    the second cluster secret is not valid."""
     if cluster is None:
         return None
     return Gate(

@@ -675,11 +675,8 @@ class Compaction:
         return self._hold
 
     def log_tail(self, log_end: int) -> LogTail:
-        """Return the log fingerprint for the manifest of a generation made up to `log_end`.
-
-        Raises:
-            OSError: the disk.
-        """
+        """Return the log fingerprint for the manifest of a generation made up to `log_end`. Raises
+        OSError."""
         return log_tail(self._log, log_end)
 
     def _number_queues(self, log_end: int) -> None:

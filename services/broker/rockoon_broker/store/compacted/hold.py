@@ -57,10 +57,7 @@ def loses_uncompacted(
     log: CommitLog,
 ) -> bool:
     """Return whether log removal below `log_min` deletes a message that the generation lacks.
-
-    Raises:
-        OSError: the disk.
-    """
+    Raises OSError."""
     firsts = (_first_uncovered(queue, coverages, queues, log) for queue in queues.of_topic(topic))
     return any(first is not None and first < log_min for first in firsts)
 

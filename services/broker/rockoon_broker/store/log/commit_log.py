@@ -144,10 +144,7 @@ class CommitLog:
 
     def write(self, offset: int, batch: memoryview | bytes) -> None:
         """Write a batch with its final fields at the offset that `place` returned for its size.
-
-        Raises:
-            AppendFailed: the disk refused the write; `end` has not moved.
-        """
+        Raises AppendFailed: the disk refused the write; `end` has not moved."""
         try:
             if self._unclean is not None:
                 self._clean_tail()
@@ -188,11 +185,7 @@ class CommitLog:
 
     def extend(self, data: bytes) -> None:
         """Append bytes at the end of the log; they must fit into the last file, or start the next
-        one.
-
-        Raises:
-            AppendFailed: the disk refused the write; `end` has not moved.
-        """
+        one. Raises AppendFailed: the disk refused the write; `end` has not moved."""
         # If the last file is full or closed by a blank, the bytes begin the next file.
         if not self.files or self.end == self.files[-1].start + self.file_bytes:
             self._append_file()
@@ -282,11 +275,7 @@ class CommitLog:
 
     def cut_end(self, offset: int) -> int | None:
         """Return the end of the file that contains a physical offset if the file on disk was
-        truncated; None if it was not.
-
-        Raises:
-            OSError: the disk.
-        """
+        truncated; None if it was not. Raises OSError."""
         file = self.file_at(offset)
         found = self._disk.size(file.fd)
         return file.start + found if found < self.file_bytes else None

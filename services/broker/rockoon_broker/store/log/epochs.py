@@ -112,11 +112,8 @@ class Epochs:
 
 
 def marks_among(frames: bytes, records: Scan) -> Iterator[tuple[int, Mark]]:
-    """Yield the marks among scanned records, each with its position in `frames`.
-
-    Raises:
-        ValueError: a record is tagged as a mark but cannot be decoded.
-    """
+    """Yield the marks among scanned records, each with its position in `frames`. Raises ValueError:
+    a record is tagged as a mark but cannot be decoded."""
     if _TOPIC not in records.topics:
         return
     number = records.topics.index(_TOPIC)

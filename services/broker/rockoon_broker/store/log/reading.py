@@ -242,10 +242,7 @@ def damaged_at(file_bytes: int, offset: int, data: bytes) -> int | None:
 
 def record_before(log: CommitLog, position: int) -> int:
     """Return a physical offset <= `position` where a record begins, not always the nearest one.
-
-    Raises:
-        OSError: the disk.
-    """
+    Raises OSError."""
     file_begin = max(log.min_offset, position - position % log.file_bytes)
     begin = max(file_begin, position - SEARCH_BYTES)
     if begin == file_begin:

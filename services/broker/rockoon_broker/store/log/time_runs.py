@@ -155,10 +155,7 @@ def store_time_ms(head: bytes) -> int:
 
 def record_time_ms(log: CommitLog, physical_offset: int) -> int | None:
     """Return the store time of the record at a physical offset; None if none can be read there.
-
-    Raises:
-        OSError: the disk.
-    """
+    Raises OSError."""
     head = log.read(physical_offset, STORE_TIME_HEAD_BYTES)
     is_record = next(record_heads(head, physical_offset), None) == physical_offset
     return store_time_ms(head) if is_record and len(head) == STORE_TIME_HEAD_BYTES else None

@@ -113,11 +113,8 @@ class ConsumeQueues:
         return list(self._of_topic.get(topic, {}).values())
 
     def find_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Return the queue; a new one has no files until its first entry.
-
-        Raises:
-            UnstorableTopic: the topic is not a valid directory name, or the queue id is negative.
-        """
+        """Return the queue; a new one has no files until its first entry. Raises UnstorableTopic:
+        the topic is not a valid directory name, or the queue id is negative."""
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             if fault := topic_fault(topic):

@@ -249,11 +249,8 @@ class Reader:
         entries_max: int,
         tag_codes: NDArray[np.int64] | None,
     ) -> GetResult:
-        """Return the records of the entries from `offset`, up to the first wrong entry.
-
-        Raises:
-            _WrongEntry: the first selected entry is wrong.
-        """
+        """Return the records of the entries from `offset`, up to the first wrong entry. Raises
+        _WrongEntry: the first selected entry is wrong."""
         high = queue.max_offset
         entries = self._queues.read(queue, offset, max(1, entries_max))
         if len(entries) == 0:
@@ -324,10 +321,7 @@ class Reader:
 
     def _right_codes(self, queue: ConsumeQueue, offset: int, entries: EntryArray) -> int:
         """Return how many leading entries have proven tag codes, so that a filter may use them.
-
-        Raises:
-            _WrongEntry: the first code is wrong.
-        """
+        Raises _WrongEntry: the first code is wrong."""
 
         def read(first: int, count: int) -> bytes:
             parts = []

@@ -169,11 +169,7 @@ class LogCut:
 
     def _keep_tail(self, source: int, start: int, position: int) -> None:
         """Copy the content of a file from `position` on to `lost`, durably; a blank without records
-        is not copied.
-
-        Raises:
-            OSError: no space for the copy; the original is unchanged.
-        """
+        is not copied. Raises OSError: no space for the copy; the original is unchanged."""
         ranges = list(self._disk.nonzero_ranges(source, position, self._file_bytes))
         if not ranges:
             return

@@ -479,11 +479,7 @@ class Recoverer:
 
     def _load_point(self, log: LogFiles, point: RecoveryPoint, durable: KnownDurable) -> str:
         """Load queues up to a recovery point; return why the whole log must be scanned instead, or
-        "".
-
-        Raises:
-            StoreDamaged: see `run`.
-        """
+        "". Raises StoreDamaged: see `run`."""
         self._load(point.log_end)
         missing = self._what_is_missing(point)
         if missing:
