@@ -25,27 +25,19 @@ class Backoff:
     Args:
         first_seconds: limit of the first pause.
         seconds_max: limit of later pauses.
-        source: random numbers; a test passes its own to make the pauses repeatable.
     """
 
-    __slots__ = ("_bound", "_first", "_max", "_source")
+    __slots__ = ("_bound", "_first", "_max")
 
-    def __init__(
-        self,
-        first_seconds: float = 0.05,
-        seconds_max: float = PAUSE_SECONDS_MAX,
-        source: random.Random | None = None,
-    ) -> None:
+    def __init__(self, first_seconds: float = 0.05, seconds_max: float = PAUSE_SECONDS_MAX) -> None:
         self._first = first_seconds
         self._max = seconds_max
         self._bound = first_seconds
-        self._source = source
 
     def next_seconds(self) -> float:
         """Return the next pause: between half its limit and the limit."""
         # Not a generator per object: seeding one costs more than most calls, which do not fail.
-        source = random if self._source is None else self._source
-        pause = self._bound * (0.5 + source.random() / 2)
+        pause = self._bound * (0.5 + random.random() / 2)
         self._bound = min(self._bound * 2, self._max)
         return pause
 

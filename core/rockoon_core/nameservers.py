@@ -102,12 +102,12 @@ class WatchRotation:
 
     Args:
         addresses: in the order to try; not empty.
-        backoff: pauses between rounds in which all nameservers failed.
     """
 
-    def __init__(self, addresses: Sequence[str], backoff: Backoff | None = None) -> None:
+    def __init__(self, addresses: Sequence[str]) -> None:
         self._addresses = tuple(addresses)
-        self._backoff = backoff or Backoff(ROUND_PAUSE_SECONDS)
+        # Pauses between rounds in which all nameservers failed.
+        self._backoff = Backoff(ROUND_PAUSE_SECONDS)
         self._index = 0
         # Consecutive failures.
         self._failures = 0

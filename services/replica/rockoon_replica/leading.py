@@ -12,7 +12,6 @@ Invariants:
 
 import asyncio
 import itertools
-import zlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, NamedTuple
 
@@ -43,20 +42,14 @@ class RecordBytes(NamedTuple):
 
 
 class SharedReads:
-    """Cache of the newest records that were read from the log, at most `bytes_max`.
+    """Cache of the newest records that were read from the log, at most `SHARED_BYTES_MAX`.
 
     Followers at the same position share it. `crc32` is like `zlib.crc32`.
     """
 
-    def __init__(
-        self,
-        log: ReplicatedLog,
-        crc32: Callable[[bytes], int] = zlib.crc32,
-        bytes_max: int = SHARED_BYTES_MAX,
-    ) -> None:
+    def __init__(self, log: ReplicatedLog, crc32: Callable[[bytes], int]) -> None:
         self._log = log
         self._crc32 = crc32
-        self._bytes_max = bytes_max
         # By offset, in the order of their reads.
         self._kept: dict[int, RecordBytes] = {}
         self._bytes = 0
@@ -82,7 +75,7 @@ class SharedReads:
         if data and offset + len(data) == self._log.end:
             self._kept[offset] = records
             self._bytes += len(data)
-            while self._bytes > self._bytes_max and len(self._kept) > 1:
+            while self._bytes > SHARED_BYTES_MAX and len(self._kept) > 1:
                 self._bytes -= len(self._kept.pop(next(iter(self._kept))).data)
         return records
 

@@ -111,19 +111,13 @@ class IndexFollower:
     Args:
         clock: used for names of files, and to measure durations.
         store_changed: event, set when the log has grown or lost its oldest files.
-        processor_seconds: returns the CPU time of the process.
 
     Attributes:
         index: the open index; None before its files are checked, and after a failure.
     """
 
     def __init__(
-        self,
-        store: Store,
-        directory: IndexDirectory,
-        clock: Clock,
-        store_changed: Bell,
-        processor_seconds: Callable[[], float] = time.process_time,
+        self, store: Store, directory: IndexDirectory, clock: Clock, store_changed: Bell
     ) -> None:
         self.index: KeyIndex | None = None
         self._store = store
@@ -136,7 +130,6 @@ class IndexFollower:
         self._progress = asyncio.Condition()
         self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._processor_seconds = processor_seconds
         self._busy_ratio = 0.0
         self._complained = False
         # Error for which the index is currently closed.
@@ -283,7 +276,7 @@ class IndexFollower:
 
     async def _follow(self, index: KeyIndex) -> None:
         began = checkpointed_at = self._clock.monotonic_seconds()
-        used = self._processor_seconds()
+        used = time.process_time()
         # State of the index at the last checkpoint; a newly opened file may need one.
         checkpointed = None
         while True:
@@ -317,7 +310,7 @@ class IndexFollower:
                 pause = 0.0
             await self._pause(pause)
             # Measured from one piece's start to the next one's, including the pause.
-            used_before, used = used, self._processor_seconds()
+            used_before, used = used, time.process_time()
             began_before, began = began, self._clock.monotonic_seconds()
             elapsed_seconds = max(began - began_before, 1e-6)
             self._busy_ratio = (used - used_before - own_seconds) / elapsed_seconds
