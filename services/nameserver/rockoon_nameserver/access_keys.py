@@ -217,7 +217,7 @@ class AccessKeyService(AccessKeysServicer):
 
     async def CreateKey(self, request: pb.CreateKeyRequest, context: Any) -> pb.KeyReply:
         self._refuse_when_off()
-        return await self._served(await self._keys.create(request))
+        return await self._follower.served(self._keys.create(request))
 
     async def ListKeys(self, request: pb.ListKeysRequest, context: Any) -> pb.ListKeysReply:
         self._refuse_when_off()
@@ -234,17 +234,15 @@ class AccessKeyService(AccessKeysServicer):
 
     async def UpdateKey(self, request: pb.UpdateKeyRequest, context: Any) -> pb.KeyReply:
         self._refuse_when_off()
-        return await self._served(await self._keys.update(request))
+        return await self._follower.served(self._keys.update(request))
 
     async def RotateKey(self, request: pb.RotateKeyRequest, context: Any) -> pb.KeyReply:
         self._refuse_when_off()
-        return await self._served(await self._keys.rotate(request))
+        return await self._follower.served(self._keys.rotate(request))
 
     async def DeleteKey(self, request: pb.DeleteKeyRequest, context: Any) -> pb.DeleteKeyReply:
         self._refuse_when_off()
-        reply = await self._keys.delete(request)
-        await self._follower.wait_served(reply.revision)
-        return reply
+        return await self._follower.served(self._keys.delete(request))
 
     async def WatchKeys(
         self, request: pb.WatchKeysRequest, context: Any
@@ -252,11 +250,6 @@ class AccessKeyService(AccessKeysServicer):
         self._refuse_when_off()
         async for update in self._follower.access_keys(AWAY_SECONDS_MAX):
             yield update
-
-    async def _served(self, reply: pb.KeyReply) -> pb.KeyReply:
-        """Return the reply to a change once this nameserver checks callers by the new key."""
-        await self._follower.wait_served(reply.revision)
-        return reply
 
     def _refuse_when_off(self) -> None:
         if not self._is_on:

@@ -12,8 +12,10 @@ import asyncio
 import logging
 import math
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
+from operator import attrgetter
+from typing import Any, Protocol, TypeVar
 
 from rockoon_core.clock import Backoff
 from rockoon_core.errors import EtcdUnavailable, NotReady, RouteNotReached
@@ -45,6 +47,30 @@ log = logging.getLogger(__name__)
 
 # Share of the interval: a caller closer than this to a round waits for the one after it.
 SHARE_MIN = 0.25
+
+
+class Revised(Protocol):
+    """Reply to a change; it contains the revision at which etcd made the change."""
+
+    revision: int
+
+
+Reply = TypeVar("Reply", bound=Revised)
+
+
+def served(method: str) -> Any:
+    """Return a method of a servicer with a `_follower`: it replies to a change as
+    `EtcdFollower.served`.
+
+    Args:
+        method: path of the method that makes the change, from the servicer: "_topics.create".
+    """
+    find = attrgetter(method)
+
+    async def call(servicer: Any, request: Any, _context: Any) -> Any:
+        return await servicer._follower.served(find(servicer)(request))
+
+    return call
 
 
 class Rounds:
@@ -236,6 +262,16 @@ class EtcdFollower:
             async with asyncio.timeout(SERVED_SECONDS_MAX):
                 while self.table.revision < revision and not self._closing:
                     await self._changed.wait()
+
+    async def served(self, change: Awaitable[Reply]) -> Reply:
+        """Return the reply to a change once this nameserver serves the change to clients.
+
+        etcd's watch reports a change after the reply to the writer: without the wait, a caller
+        that reads its own change here may not find it.
+        """
+        reply = await change
+        await self.wait_served(reply.revision)
+        return reply
 
     async def wait_broker(self) -> None:
         """Wait until a broker is live, at most `BROKER_SECONDS_MAX`; after that, return without an

@@ -1,17 +1,27 @@
 """The Logs service: reads from the follower's table, writes to etcd."""
 # ruff: noqa: ARG002 - gRPC hands every method a request and a context
 
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from typing import Any
 
 from rockoon_core.errors import InvalidArgument, LogNotFound
-from rockoon_nameserver.follower import EtcdFollower
+from rockoon_nameserver.follower import EtcdFollower, served
 from rockoon_nameserver.keyspace import KIND_FOLDERS, LogKey
 from rockoon_nameserver.logs import Logs
 from rockoon_nameserver.servicer import set_addresses
 from rockoon_proto.v1 import logs_pb2 as pb
 from rockoon_proto.v1.logs_pb2_grpc import LogsServicer
 from rockoon_runtime.tls import NodeIdentities, peer_identity
+
+
+def from_replica(method: str) -> Any:
+    """Return a method of the service that passes a replica's call to a method of `Logs`."""
+
+    async def call(service: "LogStateService", request: Any, context: Any) -> Any:
+        service._check_replica([request.caller.log], context)
+        return await getattr(service._logs, method)(request)
+
+    return call
 
 
 class LogStateService(LogsServicer):
@@ -58,39 +68,14 @@ class LogStateService(LogsServicer):
                 sent_reachable = update.etcd_reachable
                 yield update
 
-    async def SuspectLeader(self, request: pb.SuspectLeaderRequest, context: Any) -> pb.LogReply:
-        self._check_replica([request.caller.log], context)
-        return await self._logs.suspect(request)
-
-    async def ReportLog(self, request: pb.ReportLogRequest, context: Any) -> pb.LogReply:
-        self._check_replica([request.caller.log], context)
-        return await self._logs.report(request)
-
-    async def ConfirmEpoch(self, request: pb.ConfirmEpochRequest, context: Any) -> pb.LogReply:
-        self._check_replica([request.caller.log], context)
-        return await self._logs.confirm(request)
-
-    async def RecordCommittedEnd(
-        self, request: pb.RecordCommittedEndRequest, context: Any
-    ) -> pb.LogReply:
-        self._check_replica([request.caller.log], context)
-        return await self._logs.record_committed_end(request)
-
-    async def ChangeInSync(self, request: pb.ChangeInSyncRequest, context: Any) -> pb.LogReply:
-        self._check_replica([request.caller.log], context)
-        return await self._logs.change_in_sync(request)
-
-    async def HandOver(self, request: pb.HandOverRequest, context: Any) -> pb.LogReply:
-        self._check_replica([request.caller.log], context)
-        return await self._logs.hand_over(request)
-
-    async def Resign(self, request: pb.ResignRequest, context: Any) -> pb.LogReply:
-        self._check_replica([request.caller.log], context)
-        return await self._logs.resign(request)
-
-    async def GoOnAlone(self, request: pb.GoOnAloneRequest, context: Any) -> pb.LogReply:
-        self._check_replica([request.caller.log], context)
-        return await self._logs.go_on_alone(request)
+    SuspectLeader = from_replica("suspect")
+    ReportLog = from_replica("report")
+    ConfirmEpoch = from_replica("confirm")
+    RecordCommittedEnd = from_replica("record_committed_end")
+    ChangeInSync = from_replica("change_in_sync")
+    HandOver = from_replica("hand_over")
+    Resign = from_replica("resign")
+    GoOnAlone = from_replica("go_on_alone")
 
     async def ListLogs(self, request: pb.ListLogsRequest, context: Any) -> pb.ListLogsReply:
         self._follower.refuse_unloaded()
@@ -113,26 +98,11 @@ class LogStateService(LogsServicer):
             etcd_reachable=self._follower.reachable,
         )
 
-    async def MoveReplica(self, request: pb.MoveReplicaRequest, context: Any) -> pb.LogReply:
-        return await self._served(self._logs.move(request))
-
-    async def RemoveReplica(self, request: pb.RemoveReplicaRequest, context: Any) -> pb.LogReply:
-        return await self._served(self._logs.remove(request))
-
-    async def SetCopies(self, request: pb.SetCopiesRequest, context: Any) -> pb.LogReply:
-        return await self._served(self._logs.set_copies(request))
-
-    async def ElectLog(self, request: pb.ElectLogRequest, context: Any) -> pb.LogReply:
-        return await self._served(self._logs.elect(request))
-
-    async def AdoptLog(self, request: pb.AdoptLogRequest, context: Any) -> pb.LogReply:
-        return await self._served(self._logs.adopt(request))
-
-    async def _served(self, change: Awaitable[pb.LogReply]) -> pb.LogReply:
-        """Return the reply to an operator's change once this nameserver shows the change."""
-        reply = await change
-        await self._follower.wait_served(reply.revision)
-        return reply
+    MoveReplica = served("_logs.move")
+    RemoveReplica = served("_logs.remove")
+    SetCopies = served("_logs.set_copies")
+    ElectLog = served("_logs.elect")
+    AdoptLog = served("_logs.adopt")
 
     def _log(self, key: LogKey) -> pb.Log | None:
         log = self._follower.table.log(key)

@@ -2,9 +2,9 @@
 # ruff: noqa: ARG002 - gRPC hands every method a request and a context
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from importlib.metadata import version
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from rockoon_core.clock import wall_clock_ms
 from rockoon_core.errors import Busy, GroupNotFound, InvalidArgument
@@ -19,7 +19,7 @@ from rockoon_format.names import (
 )
 from rockoon_nameserver.broker_removal import BrokerRemoval
 from rockoon_nameserver.etcd_data import PutKey, only, unchanged
-from rockoon_nameserver.follower import EtcdFollower
+from rockoon_nameserver.follower import EtcdFollower, served
 from rockoon_nameserver.groups import GroupRecords, GroupTopics
 from rockoon_nameserver.keyspace import Keyspace, identity_value, read_identity, read_level
 from rockoon_nameserver.nodes import Nodes
@@ -87,15 +87,6 @@ class ClusterLevel:
 ALL = Interest(groups=True)
 
 
-class Revised(Protocol):
-    """Reply to a change; it contains the revision at which etcd made the change."""
-
-    revision: int
-
-
-Reply = TypeVar("Reply", bound=Revised)
-
-
 class NameServer(NameServerServicer):
     """The gRPC service NameServer (nameserver.proto): returns routes, registers nodes, changes
     topics and groups.
@@ -147,7 +138,7 @@ class NameServer(NameServerServicer):
         self._check_identity(request.node.name, context)
         level = self._follower.table.level
         self._fingerprints.check(request, self._follower.cluster_id, level)
-        reply = await self._served(self._nodes.register(request))
+        reply = await self._follower.served(self._nodes.register(request))
         nodes = self._follower.table.nodes()
         reply.differences.extend(self._fingerprints.differences(request.node, nodes))
         return reply
@@ -156,7 +147,7 @@ class NameServer(NameServerServicer):
         self, request: pb.UnregisterNodeRequest, context: Any
     ) -> pb.UnregisterNodeReply:
         self._check_identity(request.name, context)
-        return await self._served(self._nodes.unregister(request))
+        return await self._follower.served(self._nodes.unregister(request))
 
     async def GetRoute(self, request: pb.GetRouteRequest, context: Any) -> pb.RouteUpdate:
         await self._follower.wait_reached(max(1, request.min_revision))
@@ -193,19 +184,15 @@ class NameServer(NameServerServicer):
         update.level = self._follower.table.level
         set_addresses(update.nodes, external=self._external)
 
-    async def CreateTopic(self, request: pb.CreateTopicRequest, context: Any) -> pb.TopicReply:
-        return await self._served(self._topics.create(request))
+    CreateTopic = served("_topics.create")
 
     async def CreateTopics(
         self, request: pb.CreateTopicsRequest, context: Any
     ) -> pb.CreateTopicsReply:
-        return await self._served(self._topics.create_many(request.topics))
+        return await self._follower.served(self._topics.create_many(request.topics))
 
-    async def UpdateTopic(self, request: pb.UpdateTopicRequest, context: Any) -> pb.TopicReply:
-        return await self._served(self._topics.update(request))
-
-    async def DeleteTopic(self, request: pb.DeleteTopicRequest, context: Any) -> pb.DeleteReply:
-        return await self._served(self._topics.delete(request))
+    UpdateTopic = served("_topics.update")
+    DeleteTopic = served("_topics.delete")
 
     async def ListTopics(self, request: pb.ListTopicsRequest, context: Any) -> pb.ListTopicsReply:
         everything = self._everything()
@@ -221,14 +208,9 @@ class NameServer(NameServerServicer):
             etcd_reachable=self._follower.reachable,
         )
 
-    async def CreateGroup(self, request: pb.CreateGroupRequest, context: Any) -> pb.GroupReply:
-        return await self._served(self._groups.create(request))
-
-    async def UpdateGroup(self, request: pb.UpdateGroupRequest, context: Any) -> pb.GroupReply:
-        return await self._served(self._groups.update(request))
-
-    async def DeleteGroup(self, request: pb.DeleteGroupRequest, context: Any) -> pb.DeleteReply:
-        return await self._served(self._groups.delete(request))
+    CreateGroup = served("_groups.create")
+    UpdateGroup = served("_groups.update")
+    DeleteGroup = served("_groups.delete")
 
     async def GetGroup(self, request: pb.GetGroupRequest, context: Any) -> pb.GetGroupReply:
         self._follower.refuse_unloaded()
@@ -258,18 +240,9 @@ class NameServer(NameServerServicer):
             etcd_reachable=self._follower.reachable,
         )
 
-    async def Subscribe(self, request: pb.SubscribeRequest, context: Any) -> pb.SubscribeReply:
-        return await self._served(self._groups.subscribe(request))
-
-    async def ProvideGroupTopic(
-        self, request: pb.ProvideGroupTopicRequest, context: Any
-    ) -> pb.TopicReply:
-        return await self._served(self._group_topics.provide(request))
-
-    async def RemoveBroker(
-        self, request: pb.RemoveBrokerRequest, context: Any
-    ) -> pb.RemoveBrokerReply:
-        return await self._served(self._removal.remove(request))
+    Subscribe = served("_groups.subscribe")
+    ProvideGroupTopic = served("_group_topics.provide")
+    RemoveBroker = served("_removal.remove")
 
     async def DescribeCluster(
         self, request: pb.DescribeClusterRequest, context: Any
@@ -310,17 +283,9 @@ class NameServer(NameServerServicer):
         self, request: pb.FinishUpgradeRequest, context: Any
     ) -> pb.FinishUpgradeReply:
         self._follower.refuse_unloaded()
-        return await self._served(self._level.raise_it(self._follower.table.lacking(LEVEL)))
-
-    async def _served(self, change: Awaitable[Reply]) -> Reply:
-        """Return the reply to a change once this nameserver serves the change to clients.
-
-        etcd's watch reports a change after the reply to the writer: without the wait, a caller
-        that reads its own change here may not find it.
-        """
-        reply = await change
-        await self._follower.wait_served(reply.revision)
-        return reply
+        return await self._follower.served(
+            self._level.raise_it(self._follower.table.lacking(LEVEL))
+        )
 
     def _check_identity(self, node_name: str, context: Any) -> None:
         if self._external:
