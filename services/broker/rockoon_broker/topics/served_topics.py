@@ -15,7 +15,7 @@ and created again since, that file would make the broker lose new messages, or s
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -43,6 +43,7 @@ from rockoon_core.errors import (
     TopicNotReadable,
     TopicNotWritable,
 )
+from rockoon_core.message_queue import in_calls
 from rockoon_format.log_marks import LogTopics, TopicChange
 from rockoon_format.names import LITE_TOPIC_PREFIX, TRANSACTION_CHECK_MAX_TIME_TOPIC
 from rockoon_node.deletions import Deletions
@@ -371,7 +372,7 @@ class ServedTopics:
         self._changed()
 
     async def _drop_in_turns(self, topics: Sequence[str]) -> None:
-        for some in in_parts(topics, TOPICS_DROPPED_AT_ONCE_MAX):
+        for some in in_calls(topics, TOPICS_DROPPED_AT_ONCE_MAX):
             log.info("deleted: dropping the messages of %s", ", ".join(some))
             self._drop(some)
             # Let other tasks run.
@@ -396,12 +397,6 @@ class ServedTopics:
                 self._write(self._applied)
             except OSError as failure:
                 log.warning("could not write the route revision: %s", failure)
-
-
-def in_parts(names: Sequence[str], count_max: int) -> Iterator[Sequence[str]]:
-    """Yield parts of at most `count_max` names, in order."""
-    for first in range(0, len(names), count_max):
-        yield names[first : first + count_max]
 
 
 def change_from_wire(update: nameserver_pb2.RouteUpdate, broker: str) -> RouteChange:
