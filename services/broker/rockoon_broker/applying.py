@@ -19,12 +19,10 @@ class Derived(Protocol):
     def lacks_from(self) -> int:
         """Return the physical offset of the first record that must be applied next; the store's
         visible end, or a higher offset, if none is missing. Raises OSError."""
-        ...
 
     def apply(self, chunk: LogChunk) -> None:
         """Apply the records from `lacks_from` on. If retention has deleted the first of them, the
         chunk begins with the oldest record of the log."""
-        ...
 
 
 def apply_piece(

@@ -315,7 +315,7 @@ Sees = Callable[[str], bool]
 
 
 def keep_visible(update: RouteUpdate, sees: Sees) -> None:
-    """Remove topics and groups from an update that the caller must not see, and removals."""
+    """Remove topics and groups that the caller must not see, and removals, from an update."""
 
     def topic(name: str) -> bool:
         return sees(topic_resource(name))

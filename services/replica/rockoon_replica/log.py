@@ -63,35 +63,29 @@ class LogView(Protocol):
     @property
     def end(self) -> int:
         """End of the last whole record that was written."""
-        ...
 
     @property
     def durable_end(self) -> int:
         """End of the last record that survives a power cut; at most `end`."""
-        ...
 
     @property
     def min_offset(self) -> int:
         """Position of the oldest record; `end` in a log without records."""
-        ...
 
     @property
     def committed_end(self) -> int:
         """Position up to which the log is committed; after a start, as far as that is known to be
         durable.
         """
-        ...
 
     @property
     def dropped(self) -> Mapping[str, int]:
         """Dropped topics, by name, with the position below which their records are to be ignored.
         Other copies need this to use the records after it."""
-        ...
 
     @property
     def generation(self) -> Generation:
         """Generation that this log uses."""
-        ...
 
     def boundaries(self) -> Sequence[Boundary]:
         """Epochs in order, derived from the log's own records; the last one ends at `end`.
@@ -100,11 +94,9 @@ class LogView(Protocol):
         oldest records were deleted, `first` is still the epoch's original position. The number of
         known epochs is limited: the oldest may be missing.
         """
-        ...
 
     def tail_crc(self, end: int, size: int) -> int:
         """CRC-32 of the bytes in `[end - size, end)`, which are not below `min_offset`."""
-        ...
 
     def damaged_at(self, offset: int, data: bytes) -> int | None:
         """Position of the first damaged record, by checksums; None if all are intact.
@@ -113,22 +105,18 @@ class LogView(Protocol):
             offset: offset of the first byte; a record begins there.
             data: returned by `read`, here or at another copy.
         """
-        ...
 
     def record_before(self, position: int) -> int:
         """Return a position, at most the given one, where a record probably begins; found
         quickly.
         """
-        ...
 
     def file_begin(self, position: int) -> int:
         """Return a position, at most the given one, where a record certainly begins."""
-        ...
 
     def blank_at(self, position: int) -> int | None:
         """Start of the blank that contains a byte: it ends a file into which the next record did
         not fit. None: the byte is part of a record, or the log has no blanks."""
-        ...
 
 
 class ReplicatedLog(LogView, Protocol):
@@ -142,11 +130,9 @@ class ReplicatedLog(LogView, Protocol):
         Raises:
             ValueError: no record begins at this position, or it is below `min_offset`.
         """
-        ...
 
     async def fetch(self, offset: int, bytes_max: int) -> bytes:
         """Like `read`, in a thread if the disk must be read: the event loop is not blocked."""
-        ...
 
     def write(self, offset: int, data: bytes) -> None:
         """Append records received from a leader; durable only after `sync`.
@@ -155,11 +141,9 @@ class ReplicatedLog(LogView, Protocol):
             ValueError: they do not begin at `end`, or are not whole records. Nothing was written.
             LogFull: the disk is full or refuses writes.
         """
-        ...
 
     async def sync(self) -> None:
         """Return once all records written before the call are durable."""
-        ...
 
     def check_writes(self, *, probe: bool = False) -> WriteCheck:
         """Report whether the log can be written.
@@ -169,7 +153,6 @@ class ReplicatedLog(LogView, Protocol):
         Args:
             probe: write something first, even if no write was refused.
         """
-        ...
 
     async def repair(self, offset: int, data: bytes) -> None:
         """Replace damaged bytes below `end` by those of another copy; durable on return.
@@ -180,7 +163,6 @@ class ReplicatedLog(LogView, Protocol):
             ValueError: the log does not have this range any more.
             OSError: the disk.
         """
-        ...
 
     def truncate(self, offset: int) -> None:
         """Cut the log at `offset`, durably; after a crash the end is the old or the new one.
@@ -191,24 +173,20 @@ class ReplicatedLog(LogView, Protocol):
         Raises:
             ValueError: no record ends there, or it is below `min_offset` or `committed_end`.
         """
-        ...
 
     def drop(self, dropped: Mapping[str, int]) -> None:
         """Record the leader's dropped topics, durably; only positions beyond `end` are new."""
-        ...
 
     def need_generation(self, end: int) -> None:
         """Record durably that this empty log needs a generation made up to `end` or further,
         because the log will begin after records that only a generation has; 0: no generation is
         needed.
         """
-        ...
 
     def commit(self, offset: int) -> None:
         """Mark all records before a position as committed: readers may see them, and derived state
         includes them. The position never decreases, and may exceed `durable_end`, but not `end`.
         """
-        ...
 
     def open_epoch(self, epoch: int) -> None:
         """Append the record that opens an epoch, which lists the boundaries before it.
@@ -220,4 +198,3 @@ class ReplicatedLog(LogView, Protocol):
             ValueError: the log has a record of this epoch or of a later one.
             LogFull: the disk refuses the record. Nothing was written.
         """
-        ...

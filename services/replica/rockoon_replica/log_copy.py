@@ -46,7 +46,6 @@ class OpenLog(ReplicatedLog, Protocol):
 
     def close(self) -> None:
         """Close the log. Raises one of `LogService.log_failures` if that may have failed."""
-        ...
 
 
 class LogService(Protocol):
@@ -55,12 +54,10 @@ class LogService(Protocol):
     @property
     def log_failures(self) -> tuple[type[Exception], ...]:
         """Exceptions that mean that the log cannot be used. They end the process."""
-        ...
 
     @property
     def crc32(self) -> Callable[[bytes], int]:
         """Function that computes CRC-32 like `zlib.crc32`, for all bytes that copies receive."""
-        ...
 
     def open_log(self, lost: Callable[[str], None]) -> OpenLog:
         """Open the service's log.
@@ -72,12 +69,10 @@ class LogService(Protocol):
         Raises:
             Exception: one of `log_failures`.
         """
-        ...
 
     def damage_of(self, failure: Exception) -> int | None:
         """Position of the damaged committed record that prevented opening the log; None for any
         other failure."""
-        ...
 
     def rewrite(self, position: int, data: bytes) -> None:
         """Replace bytes of the closed log by another copy's; durable on return.
@@ -86,28 +81,22 @@ class LogService(Protocol):
             ValueError: the bytes are not intact records from this position on.
             OSError: the disk.
         """
-        ...
 
     async def run_service(self, replica: Replica, leads: asyncio.Event) -> None:
         """Run the service on the open log until cancelled: as a follower, and once `leads` is set
         as the leader, which serves clients."""
-        ...
 
     def hold_calls(self) -> None:
         """Make clients' calls wait: this copy is about to lead."""
-        ...
 
     def refuse(self, refusal: NotLeader) -> None:
         """Refuse clients' calls: another copy leads."""
-        ...
 
     def committed(self, end: int) -> None:
         """Process a larger committed end; see `rockoon_replica.replica.Owner`."""
-        ...
 
     def may_delete(self, min_offset: int) -> None:
         """Process the leader's deletion of records; see `rockoon_replica.replica.Owner`."""
-        ...
 
 
 Service = TypeVar("Service", bound=LogService)

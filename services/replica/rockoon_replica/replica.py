@@ -91,7 +91,6 @@ class Register(Protocol):
         Raises:
             RockoonError: the call was refused, or no nameserver replied. It may have had an effect.
         """
-        ...
 
 
 class Owner(Protocol):
@@ -101,21 +100,17 @@ class Owner(Protocol):
 
     def established(self, epoch: int) -> None:
         """This replica leads: start the work of a leader."""
-        ...
 
     def readiness_changed(self) -> None:
         """The replica has become ready or unready (`record.is_ready`)."""
-        ...
 
     def committed(self, end: int) -> None:
         """The committed end has increased: the service may show more records to readers, and answer
         waiting calls.
         """
-        ...
 
     def may_delete(self, min_offset: int) -> None:
         """The leader has deleted its records below a position: this log may delete them too."""
-        ...
 
 
 class Replica:

@@ -22,7 +22,7 @@ OpenStore = Callable[[Callable[[int], None], Callable[[OSError], None]], Store]
 
 
 class StoreLog:
-    """The log of one replica. Used only by the event loop's thread.
+    """The log of one replica, a `ReplicatedLog`. Used only by the event loop's thread.
 
     Args:
         replica: id of this replica, written into records that begin epochs.
@@ -105,12 +105,6 @@ class StoreLog:
         return max(self.min_offset, self.store.file_begin(position))
 
     async def repair(self, offset: int, data: bytes) -> None:
-        """Replace damaged bytes by those of another copy, durably.
-
-        Raises:
-            ValueError: the range is no longer in the log.
-            OSError: the disk.
-        """
         await asyncio.to_thread(self.store.rewrite(offset, data))
 
     def read(self, offset: int, bytes_max: int) -> bytes:
@@ -126,13 +120,8 @@ class StoreLog:
             raise ValueError(f"the log was cut or closed during the read: {failure}") from failure
 
     def write(self, offset: int, data: bytes) -> None:
-        """Append bytes from a leader.
-
-        Raises:
-            ValueError: they do not continue the log, or are incomplete; nothing was written.
-            LogFull: the disk is full or refuses; nothing was written.
-            StorageError: a sync has failed, or the store is closed.
-        """
+        """Append bytes from a leader; see `ReplicatedLog.write`. Also raises StorageError: a sync
+        has failed, or the store is closed."""
         try:
             self.store.write_raw(offset, data)
         except (AppendRefused, AppendFailed) as failure:
@@ -187,12 +176,6 @@ class StoreLog:
         self._advanced(self.store.confirm(offset))
 
     def open_epoch(self, epoch: int) -> None:
-        """Append the record that begins an epoch.
-
-        Raises:
-            ValueError: the log has a record of this epoch or of a later one.
-            LogFull: the disk refuses it; nothing was written.
-        """
         # The first leader of several copies is the replica that was the only one before.
         topics = NO_TOPICS if self.store.epoch else self._topics()
         self._store_clock.lead_from(self.store.runs.newest_ms)

@@ -340,7 +340,7 @@ class Ends:
 
     def check_waiting(self, position: int, queue_offset: int, group: str) -> None:
         """Handle a producer's answer "unknown": the half message is checked again later. Raises
-        TransactionNotFound: no half message of that group waits there."""
+        TransactionNotFound: the group has no waiting half message there."""
         half = self._book.find(position)
         if half is None or half.group != group:
             raise _not_found(position, group)
@@ -459,7 +459,7 @@ class Ends:
         self._news()
 
     async def write_ops(self, now: float, *, closing: bool = False) -> None:
-        """Append the op records that are due, for RocketMQ; with `closing` all of them. Raises
+        """Append the op records that are due, for RocketMQ; with `closing` also later ones. Raises
         RockoonError: the log refuses them now."""
         while offsets := self.ops.due(now, closing=closing):
             record = op_record(offsets, self._host, self._clock.now_ms())

@@ -6,8 +6,9 @@ acknowledgements together.
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
+from typing import Any, TypeVar
 
 from rockoon import Cluster
 from rockoon.receiving.received import ReceiptHandle
@@ -33,6 +34,8 @@ from rockoon_proto.apache.rocketmq.v2.service_pb2 import (
     QueryAssignmentRequest,
     QueryAssignmentResponse,
 )
+
+Answer = TypeVar("Answer")
 
 ANY_QUEUE = -1
 
@@ -164,7 +167,10 @@ class Consuming:
             self.reports.soon,
         )
         self.delivered = self._receiving.delivered
-        self._settling = Settling(cluster.receiving)
+        settling = Settling(cluster.receiving)
+        self.acknowledge = self._recorded(settling.acknowledge)
+        self.change_invisible = self._recorded(settling.change_invisible)
+        self.forward_to_dead_letters = self._recorded(settling.forward_to_dead_letters)
         offsets = OffsetReads(cluster, create_groups=create_groups)
         self.pull = offsets.pull
         self.update_offset = offsets.update_offset
@@ -194,26 +200,16 @@ class Consuming:
         """Number of waiting receivers, by group."""
         return self._receiving.waiting_receivers
 
-    async def acknowledge(
-        self, request: pb.AckMessageRequest, call: GatewayCall
-    ) -> pb.AckMessageResponse:
-        """Serve the AckMessage call as `Settling` does."""
-        self._record_call(call, request.group)
-        return await self._settling.acknowledge(request, call)
+    def _recorded(
+        self, method: Callable[[Any, GatewayCall], Awaitable[Answer]]
+    ) -> Callable[[Any, GatewayCall], Awaitable[Answer]]:
+        """Return a method that records the client's call for a group before it serves the call."""
 
-    async def change_invisible(
-        self, request: pb.ChangeInvisibleDurationRequest, call: GatewayCall
-    ) -> pb.ChangeInvisibleDurationResponse:
-        """Serve the ChangeInvisibleDuration call as `Settling` does."""
-        self._record_call(call, request.group)
-        return await self._settling.change_invisible(request, call)
+        async def serve(request: Any, call: GatewayCall) -> Answer:
+            self._record_call(call, request.group)
+            return await method(request, call)
 
-    async def forward_to_dead_letters(
-        self, request: pb.ForwardMessageToDeadLetterQueueRequest, call: GatewayCall
-    ) -> pb.ForwardMessageToDeadLetterQueueResponse:
-        """Serve the ForwardMessageToDeadLetterQueue call as `Settling` does."""
-        self._record_call(call, request.group)
-        return await self._settling.forward_to_dead_letters(request, call)
+        return serve
 
     def _record_call(self, call: GatewayCall, resource: Resource) -> GatewayClient:
         """Record a client's call for a group. Raises NotPermitted if it may not read the group."""

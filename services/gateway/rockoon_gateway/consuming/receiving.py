@@ -124,7 +124,6 @@ class Receives(Protocol):
         create_group: bool = True,
     ) -> ReceivedMessages:
         """Receive messages for a group; see `ReceivingEngine`."""
-        ...
 
 
 class Writer(Protocol):
@@ -132,11 +131,9 @@ class Writer(Protocol):
 
     async def write_framed(self, data: bytes, *, last: bool = False) -> None:
         """Write framed replies to the client; see `ServerCall`."""
-        ...
 
     def on_received(self, then: Callable[[bool], None]) -> None:
         """Call a function when the client has the replies, or may lack them; see `ServerCall`."""
-        ...
 
 
 _SOME = framed(pb.ReceiveMessageResponse(status=OK).SerializeToString())

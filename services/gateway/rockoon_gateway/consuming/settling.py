@@ -46,7 +46,6 @@ class Visibility(Protocol):
         extend: bool = False,
     ) -> list[ReceiptHandle | None]:
         """Change when messages become visible; see `ReceivingEngine`."""
-        ...
 
 
 class ReturnedMessages:
@@ -112,7 +111,6 @@ class Settles(Visibility, Protocol):
         self, group: str, receipts: Sequence[ReceiptHandle], *, receiver: str = ""
     ) -> list[bool]:
         """Acknowledge messages; see `ReceivingEngine`."""
-        ...
 
     async def dead_letter(
         self,
@@ -124,7 +122,6 @@ class Settles(Visibility, Protocol):
         receiver: str = "",
     ) -> list[bool]:
         """Move messages to the dead letter topic; see `ReceivingEngine`."""
-        ...
 
 
 class Settling:

@@ -597,7 +597,7 @@ class Receivers:
         outcome: Granted,
         records: list[Record],
     ) -> bool:
-        """Acquire messages of one queue for one receiver after the other; return whether any."""
+        """Acquire messages of a queue, one receiver after the other; return whether any were."""
         where = entry.group, reported.queue
         before = outcome.messages
         visible_at_ms, held_until_ms = self._times(

@@ -179,9 +179,7 @@ class JournalLog:
         return self._files.file_begin_of(position)
 
     async def repair(self, offset: int, data: bytes) -> None:
-        """Replace damaged bytes; see `ReplicatedLog`. A journal file is small enough to be synced
-        on the event loop.
-        """
+        """Replace damaged bytes; a journal file is small enough to be synced on the loop."""
         if not self.min_offset <= offset <= offset + len(data) <= self.end:
             raise ValueError(f"the log does not have {offset} to {offset + len(data)}")
         self._files.rewrite(offset, data)
@@ -209,13 +207,8 @@ class JournalLog:
     # Changes by replication.
 
     def write(self, offset: int, data: bytes) -> None:
-        """Append frames that a follower received from the leader.
-
-        Raises:
-            ValueError: `offset` is not the end, or a frame is incomplete; nothing was written.
-            LogFull: the disk has no room; nothing was written.
-            OSError: the disk failed; `failed` was called.
-        """
+        """Append frames from the leader; see `ReplicatedLog`. Also raises OSError: the disk
+        failed, and `failed` was called."""
         if offset != self.end:
             raise ValueError(f"{offset} is not the end, {self.end}")
         found = frames.whole_frames(data, offset)
@@ -276,12 +269,8 @@ class JournalLog:
         return self._files.sync(), partial(self._synced, self._cuts, self.end, time.perf_counter())
 
     def truncate(self, offset: int) -> None:
-        """Cut the log at `offset`, durably; see `ReplicatedLog`.
-
-        Raises:
-            ValueError: no frame ends at `offset`, or later frames are committed.
-            OSError: the disk failed; `failed` was called.
-        """
+        """Cut the log at `offset`, durably; see `ReplicatedLog`. Also raises OSError: the disk
+        failed, and `failed` was called."""
         if offset == self.end:
             return
         try:

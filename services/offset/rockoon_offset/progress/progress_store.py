@@ -28,7 +28,6 @@ class ProgressStore(Protocol):
     @property
     def root(self) -> Path:
         """Directory of the store."""
-        ...
 
     @property
     def cluster(self) -> StoreCluster: ...
@@ -36,19 +35,16 @@ class ProgressStore(Protocol):
     @property
     def is_stalled(self) -> bool:
         """True while queued changes cannot be written."""
-        ...
 
     @property
     def changes(self) -> int:
         """Number of changes passed to `write` since the start. A leader counts a change once its
         journal has it."""
-        ...
 
     def raise_level(self, level: int) -> None:
         """Set the feature level of the services that must be able to read the journal. A lower
         level than before has no effect.
         """
-        ...
 
     def journal_counts(self) -> JournalCounts: ...
 
@@ -61,11 +57,9 @@ class ProgressStore(Protocol):
             StoreFailed: the disk failed.
             NotLeader, NotEnoughReplicas: of a journal with copies.
         """
-        ...
 
     def write(self, records: list[Record]) -> None:
         """Queue the records of an applied change for the journal; `durable` waits for them."""
-        ...
 
     async def durable(self) -> None:
         """Wait until all changes passed to `write` so far, by any caller, are durable.
@@ -78,7 +72,6 @@ class ProgressStore(Protocol):
             StoreFailed: the disk failed.
             NotLeader, NotEnoughReplicas: of a journal with copies.
         """
-        ...
 
     async def still_decides(self) -> None:
         """Wait until the leadership of this process is confirmed, for replies without a change.
@@ -88,4 +81,3 @@ class ProgressStore(Protocol):
         Raises:
             NotLeader: another process leads, or leadership cannot be confirmed.
         """
-        ...
