@@ -21,8 +21,8 @@ from rockoon.errors import (
     from_wire,
 )
 from rockoon.net.connection import CALL_SECONDS_MAX, UNLISTED_SECONDS
+from rockoon.net.retried import retried
 from rockoon.net.routes import TopicRoute
-from rockoon_core.clock import Backoff
 from rockoon_core.message_queue import MessageQueue, in_calls
 from rockoon_proto.v1 import nameserver_pb2 as nameserver_pb
 from rockoon_proto.v1 import offset_pb2 as offset_pb
@@ -109,29 +109,25 @@ async def ask_offset_service(cluster: "Connection", method_name: str, request: A
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + cluster.retry_seconds
-    backoff = Backoff()
-    is_read_only = method_name in _READ_ONLY
-    while True:
+
+    async def attempt() -> Any:
         left = max(deadline - loop.time(), 0.0)
-        try:
-            # A service that is not in the routes for this long may still answer at its old address.
-            stub: Any = await cluster.wait_offset_service(
-                min(left, UNLISTED_SECONDS) if is_read_only else left
-            )
-            if method_name in ("ListInFlight", "ListClients", "ListProducers"):
-                stub = cluster.in_flight_service()
-            return await cluster.call(
-                getattr(stub, method_name),
-                request,
-                unavailable=OffsetServiceUnavailable,
-                timeout_seconds=IMPORT_SECONDS_MAX if method_name == "Import" else CALL_SECONDS_MAX,
-            )
-        except RockoonError as error:
-            pause = backoff.next_seconds()
-            may_pass = method_name in _REPEATABLE and error.retriable
-            if not may_pass or loop.time() + pause > deadline:
-                raise
-        await asyncio.sleep(pause)
+        # A service that is not in the routes for this long may still answer at its old address.
+        stub: Any = await cluster.wait_offset_service(
+            min(left, UNLISTED_SECONDS) if method_name in _READ_ONLY else left
+        )
+        if method_name in ("ListInFlight", "ListClients", "ListProducers"):
+            stub = cluster.in_flight_service()
+        return await cluster.call(
+            getattr(stub, method_name),
+            request,
+            unavailable=OffsetServiceUnavailable,
+            timeout_seconds=IMPORT_SECONDS_MAX if method_name == "Import" else CALL_SECONDS_MAX,
+        )
+
+    if method_name not in _REPEATABLE:
+        return await attempt()
+    return await retried(attempt, cluster.retry_seconds)
 
 
 async def list_topics(connection: "Connection", *, include_system: bool) -> list[TopicRoute]:
