@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 from rockoon.admin.admin import Admin
 from rockoon.compression import LEVEL_DEFAULT, PACKED_BYTES_MIN, Compression, CompressionName
 from rockoon.consumer.pull_consumer import PullConsumer
-from rockoon.consumer.push_consumer import PushConsumer
+from rockoon.consumer.push_consumer import PushConsumer, PushOptions
 from rockoon.net.access import AccessKey
 from rockoon.net.addresses import parse_addresses
 from rockoon.net.connection import CONNECT_SECONDS_MAX, RETRY_SECONDS, Connection
@@ -28,7 +28,6 @@ from rockoon_core.clock import Clock, wall_clock_ms
 
 if TYPE_CHECKING:
     from rockoon.consumer.delivery import BatchHandler, MessageHandler
-    from rockoon.consumer.options import PushOptions
     from rockoon.hooks import Hooks
 
 

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from rockoon.admin.admin import Admin
     from rockoon.consumer.blocking import BlockingPushConsumer, BlockingSimpleConsumer
     from rockoon.consumer.delivery import BatchHandler, MessageHandler
-    from rockoon.consumer.options import PushOptions, ReadOptions
-    from rockoon.consumer.pull_consumer import PullConsumer
+    from rockoon.consumer.pull_consumer import PullConsumer, ReadOptions
+    from rockoon.consumer.push_consumer import PushOptions
     from rockoon.hooks import Hooks
     from rockoon.message import Message
     from rockoon.offsets.start import ConsumeFrom, StartName

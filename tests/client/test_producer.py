@@ -11,7 +11,7 @@ import pytest
 
 import rockoon
 from rockoon.cluster import Cluster
-from rockoon.consumer.options import ReadOptions
+from rockoon.consumer.pull_consumer import ReadOptions
 from rockoon.errors import (
     BodyTooLarge,
     BufferFull,

@@ -17,8 +17,7 @@ import pytest
 import rockoon
 import rockoon.sync
 from rockoon.cluster import Cluster
-from rockoon.consumer.options import PushOptions
-from rockoon.consumer.push_consumer import PushConsumer
+from rockoon.consumer.push_consumer import PushConsumer, PushOptions
 from rockoon.consumer.stop_signals import loop_signals
 from rockoon.errors import StoreNotWritable, TopicNotFound
 from rockoon.message import Message

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypedDict
 
 from rockoon.bounds import check_group_text
 from rockoon.consumer.pull import PullLimits, PullOutOfRange
@@ -48,6 +48,16 @@ OnOutOfRange = Literal["earliest", "latest", "raise"]
 _RETRIED_ERRORS = (OffsetServiceUnavailable, NotReady, NotLeader, NotEnoughReplicas)
 # Larger than the defaults of `PullLimits`, so that more messages share the cost of a reply.
 PULL_LIMITS = PullLimits(messages_max=8192, bytes_max=2 << 20)
+
+
+class ReadOptions(TypedDict, total=False):
+    """Keyword arguments of `Cluster.pull_consumer` without those of group and start position."""
+
+    on_out_of_range: OnOutOfRange
+    limits: PullLimits | None
+    prefetch_batches: int
+    check_crcs: bool
+    missing_topics: MissingTopicsRule
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import Literal, Self
+from typing import Literal, Self, TypedDict
 
 from rockoon.allocation import AVERAGE, AllocationStrategy
 from rockoon.bounds import check_bounds, check_group_text, check_text
@@ -97,6 +97,29 @@ class Timing:
 
 log = limited(logging.getLogger(__name__))
 OnDamaged = Literal["stop", "skip"]
+
+
+class PushOptions(TypedDict, total=False):
+    """Keyword arguments of `Cluster.push_consumer` except `batch_max`, which decides the handler's
+    type."""
+
+    mode: Mode
+    consume_from: ConsumeFrom | StartName
+    concurrency: int
+    orderly: bool | Order
+    allocation: AllocationStrategy
+    member_id: str | None
+    offset_store: OffsetStore | None
+    redelivery: Redelivery | RetryPolicy | None
+    pull_limits: PullLimits | None
+    flow_limits: FlowLimits | None
+    timing: Timing | None
+    create_group: bool
+    check_crcs: bool
+    on_damaged: OnDamaged
+    missing_topics: MissingTopicsRule
+    on_assigned: QueuesFunction | None
+    on_revoked: QueuesFunction | None
 
 
 class PushConsumer:
