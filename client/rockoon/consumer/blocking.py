@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from types import TracebackType
 from typing import Any, Self
 
 from rockoon.consumer.push_consumer import PushConsumer
@@ -86,13 +85,8 @@ class BlockingPushConsumer:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        failure: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._cluster.call_close(self.asyncio.__aexit__(kind, failure, trace))
+    def __exit__(self, *failure: Any) -> None:
+        self._cluster.call_close(self.asyncio.__aexit__(*failure))
 
     def start(self) -> None:
         """Join the group and start to consume; see `PushConsumer.start`."""

@@ -7,7 +7,6 @@ block forever, and a write would corrupt the parent's HTTP/2 stream.
 
 import logging
 import os
-from types import TracebackType
 from typing import Protocol, Self
 from weakref import WeakSet
 
@@ -65,12 +64,7 @@ class ClosedOnExit:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        failure: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, _kind: object, failure: BaseException | None, _trace: object) -> None:
         try:
             await self.close()
         except RockoonError as close_error:

@@ -5,7 +5,6 @@ import re
 import secrets
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rockoon.local.cluster import LocalCluster
@@ -110,14 +109,9 @@ class DualConnection:
         self._open = connect(self._nameservers, tls=self._tls, access=self._access)
         return await self._open.__aenter__()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        failure: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *failure: Any) -> None:
         assert self._open is not None
-        await self._open.__aexit__(kind, failure, trace)
+        await self._open.__aexit__(*failure)
 
     def __enter__(self) -> "SyncCluster":
         from rockoon.sync import connect
@@ -125,14 +119,9 @@ class DualConnection:
         self._open_sync = connect(self._nameservers, tls=self._tls, access=self._access)
         return self._open_sync.__enter__()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        failure: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: Any) -> None:
         assert self._open_sync is not None
-        self._open_sync.__exit__(kind, failure, trace)
+        self._open_sync.__exit__(*failure)
 
 
 def run_in_thread(work: Coroutine[Any, Any, Result]) -> Result:
