@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from gateway.metrics_page import metrics_page
+from rockoon.local.directory import choose_port
 from rockoon_broker.append import AppendResult
+from rockoon_broker.broker import INLINE_BYTES_MAX
 from rockoon_broker.clock import SystemClock
 from rockoon_broker.idempotence.ledger import Run
 from rockoon_broker.rpc import service
@@ -190,6 +193,29 @@ async def test_messages_to_one_queue_follow_one_another_and_a_refused_one_fails_
         others = await broker.bodies("T", 1)
         assert sorted(others) == [b"-", b"x", b"y", b"z"]
         assert [others[offset] for offset in (told[4][1], *told[5])] == [b"x", b"y", b"z"]
+
+
+@pytest.mark.parametrize("length", [10, INLINE_BYTES_MAX], ids=["event loop", "thread"])
+async def test_each_batch_of_a_message_is_counted_whoever_syncs_it(
+    tmp_path: Path, nameserver: BrokerRoutes, length: int
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 4})
+    port = choose_port(set())
+    async with running_broker(
+        tmp_path, [nameserver.address], metrics_listen=f"127.0.0.1:{port}"
+    ) as broker:
+        call = broker.stub.AppendStream()
+        # The first batch of a queue is appended alone.
+        for each in range(4):
+            await call.write(batch("T", each, b"first"))
+            await call.read()
+        await call.write(joint(*(batch("T", each, bytes(length)) for each in range(4))))
+        await call.done_writing()
+        answered = 0
+        while isinstance(reply := await call.read(), pb.AppendReply):
+            answered += 1 + len(reply.more)
+        assert answered == 4
+        assert (await metrics_page(port)).total("rockoon_appended_batches_total") == 8
 
 
 async def test_a_repeat_that_comes_in_the_same_turn_is_stored_once(

@@ -62,13 +62,15 @@ class AppendLimits:
 
 
 class Durability(asyncio.Future["RockoonError | None"]):
-    """Future of an appended batch: None once the batch is durable, or the error that prevents it.
+    """Future of appended batches: None once they are durable, or the error that prevents it.
 
     Attributes:
+        batches: number of batches.
         on_settled: callback, run as soon as the result is known and one loop iteration before
             awaiting tasks; must not raise.
     """
 
+    batches = 1
     on_settled: Callable[[RockoonError | None], None] | None = None
 
     def settle(self, refusal: RockoonError | None) -> None:
@@ -221,22 +223,27 @@ class Appends:
             appended = self._store.append_group(batches, now_ms) if batches else ()
         except (RockoonError, store_errors.StorageError):
             return
-        end = 0
+        end = count = 0
         for where in appended:
             if where is not None:
                 end = where.end_offset
+                count += 1
         if not end:
             return
         self._store_changed.ring()
-        is_durable = self._confirm_if_synced(end)
+        is_durable = self._confirm_if_synced(end, count)
         # By the id of the sender's result list.
         waits: dict[int, Durability] = {}
         for (batch, results, index), where in zip(fit, appended, strict=True):
             if where is None:
                 continue
             durable = None
-            if not is_durable and (durable := waits.get(id(results))) is None:
-                durable = waits[id(results)] = self._wait_for(end)
+            if not is_durable:
+                durable = waits.get(id(results))
+                if durable is None:
+                    durable = waits[id(results)] = self._wait_for(end)
+                else:
+                    durable.batches += 1
             sequenced = batch.sequenced
             if sequenced is None:
                 run = self._record_appended(batch, where, 0)
@@ -305,7 +312,7 @@ class Appends:
         # waits for the end of the log too.
         while pending and pending[0][0] <= end:
             _, durable, appended_at = pending.popleft()
-            self.sync_waits.record(now - appended_at, now)
+            self.sync_waits.record(durable.batches, now - appended_at, now)
             durable.settle(None)
         self._room.set()
 
@@ -378,7 +385,9 @@ class Appends:
             raise InvalidTopicName(topic=batch.topic, reason=str(failure)) from failure
         run = self._record_appended(batch, appended, first_sequence)
         end = appended.end_offset
-        return AppendResult((run,), None if self._confirm_if_synced(end) else self._wait_for(end))
+        return AppendResult(
+            (run,), None if self._confirm_if_synced(end, 1) else self._wait_for(end)
+        )
 
     def _record_appended(self, batch: AppendBatch, appended: Appended, first_sequence: int) -> Run:
         """Count an appended batch; return the positions of its messages."""
@@ -447,8 +456,12 @@ class Appends:
         self._sequences.record(sequenced.key, result.first)
         return replace(result, runs=(*runs, *result.runs)) if runs else result
 
-    def _confirm_if_synced(self, end: int) -> bool:
+    def _confirm_if_synced(self, end: int, batches: int) -> bool:
         """Commit the log (`confirmed`) if an append has synced it; call it right after the append.
+
+        Args:
+            end: end offset of the appended batches.
+            batches: number of batches.
 
         Returns:
             True if the batch up to `end` may be acknowledged now: it is durable, or `flush` is
@@ -460,7 +473,8 @@ class Appends:
             return False
         # Pending batches before this one are durable as well.
         self.confirmed(end)
-        self.sync_waits.record(self._store.last_sync_seconds, self._clock.monotonic_seconds())
+        now = self._clock.monotonic_seconds()
+        self.sync_waits.record(batches, self._store.last_sync_seconds, now)
         return True
 
     def _wait_for(self, end: int) -> Durability:

@@ -98,7 +98,7 @@ DELETED_UNREAD = counter(
 )
 BATCHES = counter(
     "rockoon_appended_batches_total",
-    "Waits for a commit; batches that one write has appended may count as one wait",
+    "Batches that have waited for their commit",
 )
 SYNC_WAIT = counter(
     "rockoon_sync_wait_seconds_total",

@@ -116,9 +116,8 @@ class SyncWaits:
     """Waits of batches for their commit (with one copy: for their sync), since the process started.
 
     Attributes:
-        batches: number of waits. Batches of one gRPC message that share a write count as one wait,
-            and also all batches of a group that the event loop has synced itself.
-        seconds: total wait.
+        batches: number of batches.
+        seconds: total wait of all batches.
     """
 
     batches: int = 0
@@ -127,10 +126,10 @@ class SyncWaits:
     _longest: float = 0.0
     _longest_before: float = 0.0
 
-    def record(self, waited_seconds: float, now_seconds: float) -> None:
-        """Count a wait that ended at `now_seconds`, monotonic."""
-        self.batches += 1
-        self.seconds += waited_seconds
+    def record(self, batches: int, waited_seconds: float, now_seconds: float) -> None:
+        """Count batches that each waited `waited_seconds`, until `now_seconds`, monotonic."""
+        self.batches += batches
+        self.seconds += batches * waited_seconds
         self._turn(now_seconds)
         self._longest = max(self._longest, waited_seconds)
 
