@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,11 @@ import pytest
 from rockoon_core.errors import NotLeader
 from rockoon_replica import replica as replica_module
 from rockoon_replica.actions import HandOver, Reopen, ReportLog
+from rockoon_replica.events import RepeatDue
 from rockoon_replica.member import Role
 from rockoon_replica.replica import Replica
+from rockoon_replica.replica_facts import ReplicaFacts
+from rockoon_replica.replica_file import ReplicaFile
 from support.eventually import eventually
 from support.holding_disk import HoldingDisk
 from support.log_copies import Copies, Copy, copies
@@ -202,6 +206,39 @@ async def test_a_lost_call_to_the_nameservers_is_repeated_at_once(
         assert await first.replica.hand_over(DEADLINE_SECONDS)
         await logs.equal(await (await logs.leader(other_than=first)).send(b"after"))
         assert not logs.register.lost
+
+
+async def test_one_repetition_at_most_waits_while_a_disk_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repeat_seconds = 0.01
+    monkeypatch.setattr(replica_module, "REPEAT_SECONDS", repeat_seconds)
+    hangs, released = threading.Event(), threading.Event()
+    write, posted = ReplicaFile.write, []
+
+    def hang(file: ReplicaFile, facts: ReplicaFacts) -> None:
+        hangs.set()
+        released.wait(DEADLINE_SECONDS)
+        write(file, facts)
+
+    def repeat_due() -> RepeatDue:
+        posted.append(RepeatDue())
+        return posted[-1]
+
+    monkeypatch.setattr(ReplicaFile, "write", hang)
+    monkeypatch.setattr(replica_module, "RepeatDue", repeat_due)
+    loop = asyncio.get_running_loop()
+    async with copies(tmp_path) as logs:
+        first, *_ = logs.all.values()
+        await first.start()
+        try:
+            await eventually(hangs.is_set)
+            before, end = len(posted), loop.time() + 50 * repeat_seconds
+            await eventually(lambda: loop.time() > end)
+            assert len(posted) <= before + 1
+        finally:
+            released.set()
+        await eventually(lambda: len(posted) > before + 1)
 
 
 async def test_one_repetition_at_a_time_waits_while_no_nameserver_replies(

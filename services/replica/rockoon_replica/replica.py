@@ -644,7 +644,8 @@ class Replica:
             else:
                 await asyncio.sleep(pauses.next_seconds())
             self._call_lost.clear()
-            self._post(RepeatDue())
+            # While a disk hangs, no further event joins the queue.
+            await self._post(RepeatDue())
 
 
 class CommitWaits:
