@@ -234,6 +234,31 @@ def test_a_refused_snapshot_is_written_later_although_the_log_has_not_grown(
     owner.store.close()
 
 
+@pytest.mark.parametrize("has_snapshot", [False, True])
+def test_a_start_that_read_the_log_spares_the_next_one_although_the_log_has_not_grown(
+    tmp_path: Path, has_snapshot: bool
+) -> None:
+    owner = Owner(settings(tmp_path / "store", flush=Flush.SYNC))
+    before = opened(owner)
+    if has_snapshot:
+        write_snapshot(owner, before)
+    owner.append_durably("W")
+    owner.append_durably("other")
+    owner = Owner(settings(crashed_copy(tmp_path / "store", tmp_path / "1"), flush=Flush.SYNC))
+    first = opened(owner)
+    assert first.bytes_applied > 0
+    assert first.wants_capture, "otherwise the broker waits for the log to grow"
+    owner.write_point()
+    first.capture_if_due(SNAPSHOT_SECONDS)
+    captured = first.pop_durable()
+    assert captured is not None
+    first.write(captured)
+    owner = Owner(settings(crashed_copy(tmp_path / "1", tmp_path / "2"), flush=Flush.SYNC))
+    second = opened(owner)
+    assert (second.rebuilt_because, second.bytes_applied) == ("", 0)
+    assert len(pending(second)) == 1
+
+
 def test_messages_that_wait_for_nothing_cause_no_snapshot(tmp_path: Path) -> None:
     owner = Owner(settings(tmp_path / "store", flush=Flush.SYNC))
     disk = FailingDisk()

@@ -152,7 +152,7 @@ class PendingIndex:
         # Of the newest captured state. If its write fails, the next attempt follows after a pause.
         self._captured_end = 0
         self._captured_at = 0.0
-        # Log end of the newest state that was written, or at which this broker began to lead.
+        # Log end of the newest state that was written.
         self._covered_end = 0
         self._snapshot_bytes = 0
         self._written_counts: list[tuple[int, int]] = []
@@ -265,7 +265,6 @@ class PendingIndex:
     def lead(self) -> None:
         """From now on appends complete entries; all visible records have been applied."""
         self._applied_end = None
-        self._covered_end = self._store.visible_end
         reason, pending = self.rebuilt_because, sum(map(len, self._queues.values()))
         if reason and (pending or self.bytes_applied):
             log.log(
