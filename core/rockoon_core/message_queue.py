@@ -59,6 +59,8 @@ def queue_create_revisions(topic: Topic) -> dict[MessageQueue, int]:
 Item = TypeVar("Item")
 QUEUES_PER_CALL_MAX = 4096
 """Limit of the queues in a call; brokers and offset services refuse more."""
+TOPICS_PER_READ_MAX = 16_384
+"""Limit of the topics in a ReadLog call; brokers refuse more."""
 ACQUIRES_PER_CALL_MAX = 1024
 """Limit of the entries in an Acquire call; the offset service refuses more."""
 REPORTED_FILTER_BYTES_MAX = 1024

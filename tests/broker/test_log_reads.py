@@ -9,6 +9,7 @@ import pytest
 
 from rockoon_broker.rpc import log_reads
 from rockoon_core import errors
+from rockoon_core.message_queue import TOPICS_PER_READ_MAX
 from rockoon_format.batch import decode_columns
 from rockoon_proto.v1 import broker_pb2 as pb
 from support.broker import RunningBroker, bodies_of, running_broker
@@ -155,6 +156,7 @@ async def test_what_retention_has_deleted_is_refused_with_where_the_log_begins(
         (0, {"end": -1}, errors.InvalidOffset),
         (0, {"max_bytes": -1}, errors.InvalidArgument),
         (0, {"max_bytes": (4 << 20) + 1}, errors.InvalidArgument),
+        (0, {"topics": ["T"] * (TOPICS_PER_READ_MAX + 1)}, errors.InvalidArgument),
     ],
 )
 async def test_a_field_out_of_bounds_is_refused(

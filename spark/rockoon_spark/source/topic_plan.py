@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rockoon.net.routes import TopicRoute
-from rockoon_core.message_queue import QUEUES_PER_CALL_MAX, MessageQueue
+from rockoon_core.message_queue import QUEUES_PER_CALL_MAX, TOPICS_PER_READ_MAX, MessageQueue
 from rockoon_proto.v1.broker_pb2 import LogQueueRange, QueueState, ReadLogReply, ReadLogRequest
 from rockoon_spark.broker_calls import LogClient, SearchClient, StatusClient
 from rockoon_spark.endpoint import AnyEndpoint
@@ -42,7 +42,7 @@ class SelectedTopics:
     @classmethod
     def of(cls, routes: Iterable[TopicRoute], selection: Selection) -> "SelectedTopics | None":
         """Return the selected topics; None if the log must be read as a whole: all topics are
-        selected, or topics that cannot be read by queue.
+        selected, more than a ReadLog call may name, or topics that cannot be read by queue.
 
         Args:
             routes: all topics of the cluster.
@@ -53,7 +53,7 @@ class SelectedTopics:
         if not selection.narrows_topics or has_internal:
             return None
         chosen = [each for each in routes if selection.wants_topic(each.name)]
-        if not chosen or not all(each.readable for each in chosen):
+        if not 0 < len(chosen) <= TOPICS_PER_READ_MAX or not all(each.readable for each in chosen):
             return None
         return cls(
             tuple(sorted(each.name for each in chosen)),

@@ -23,7 +23,7 @@ from rockoon_core.errors import (
     StoreCorrupt,
     StoreFailed,
 )
-from rockoon_core.message_queue import QUEUES_PER_CALL_MAX
+from rockoon_core.message_queue import QUEUES_PER_CALL_MAX, TOPICS_PER_READ_MAX
 from rockoon_core.wire_fields import bytes_tag, varint
 from rockoon_format import kernel
 from rockoon_format.frames import slices
@@ -81,6 +81,10 @@ class RecordFilter:
         if len(request.queues) > QUEUES_PER_CALL_MAX:
             raise InvalidArgument(
                 reason=f"{len(request.queues)} queues, more than {QUEUES_PER_CALL_MAX}"
+            )
+        if len(request.topics) > TOPICS_PER_READ_MAX:
+            raise InvalidArgument(
+                reason=f"{len(request.topics)} topics, more than {TOPICS_PER_READ_MAX}"
             )
         by_topic: dict[bytes, list[broker_pb2.LogQueueRange]] = {}
         for each in request.queues:
