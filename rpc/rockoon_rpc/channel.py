@@ -107,14 +107,17 @@ class Channel(aio.Channel):
             UsageError: the channel is closed.
         """
         connection = self.connection
-        if connection is not None and connection.send(call):
-            return True
+        return (connection is not None and connection.send(call)) or self.send_on_former(call)
+
+    def send_on_former(self, call: ClientCall) -> bool:
+        """Like `send`, on a connection other than the newest one."""
         if self._is_closed:
             raise aio.UsageError("Channel is closed.")
+        newest = self.connection
         return any(
             each.send(call)
             for each in self._connections
-            if each is not connection and each.begun.done()
+            if each is not newest and each.begun.done()
         )
 
     def lost(self, connection: ClientConnection) -> None:

@@ -173,7 +173,7 @@ class ClientCall:
         channel = method.channel
         connection = channel.connection
         # Mostly without a call of the channel.
-        if not ((connection is not None and connection.send(self)) or channel.send(self)):
+        if not ((connection is not None and connection.send(self)) or channel.send_on_former(self)):
             self._opening = asyncio.get_running_loop().create_task(self._open())
 
     # Beginning.
