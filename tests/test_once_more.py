@@ -20,10 +20,11 @@ def fails_once(name):
 """
 
 
-def suite(tests: str, directory: Path) -> subprocess.CompletedProcess[str]:
+def suite(tests: str, directory: Path, workers: int = 1) -> subprocess.CompletedProcess[str]:
     (directory / "pytest.ini").touch()
     (directory / "test_suite.py").write_text(ONCE + tests)
-    command = [sys.executable, "-m", "pytest", "-n", "1", "-ra", "-p", "tools.once_more"]
+    command = [sys.executable, "-m", "pytest", "-n", str(workers), "-ra"]
+    command += ["-p", "tools.once_more"]
     # Only what is needed: dozens of processes start here.
     plugins = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plugin"}
     return subprocess.run(
@@ -104,5 +105,6 @@ def test_one():
     ],
 )
 def test_the_run_stays_red_for(tests: str, failed: str, tmp_path: Path) -> None:
-    run = suite(tests, tmp_path)
+    # Without workers, a crash would end pytest itself, and a failed import has another status.
+    run = suite(tests, tmp_path, workers=int(tests in (CRASH, UNCOLLECTED)))
     assert (run.returncode, closing(run)) == (1, failed), run.stdout

@@ -214,7 +214,7 @@ async def test_a_reader_that_gives_no_credit_gets_nothing_and_costs_nothing(
 async def test_queues_that_are_ready_together_come_in_few_replies(
     tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:
-    queues = 1000
+    queues = 250
     await nameserver.create_topic("T", {"broker-a": queues})
     async with (
         running_broker(tmp_path, [nameserver.address]) as broker,

@@ -233,7 +233,7 @@ async def keep_sending(cluster: rockoon.Cluster, topic: str) -> None:
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("resets", [20, pytest.param(200, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("resets", [10, pytest.param(200, marks=pytest.mark.soak)])
 async def test_busy_groups_are_reset_and_each_reset_is_undone(
     cluster: rockoon.Cluster,
     gateway: RunningGateway,

@@ -18,9 +18,9 @@ from rockoon_core.errors import (
 )
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Decision, QueueState, StartReason
+from rockoon_offset.progress import progress_table
 from rockoon_offset.progress.ledger import OFFSET_MAX, Ledger, OffsetCommit
 from rockoon_offset.progress.ledger_state import RESETS_MAX
-from rockoon_offset.progress.progress_table import DELETED_QUEUES_MAX
 from rockoon_offset.progress.reconciliation import Reconciliation
 from rockoon_offset.progress.records import (
     GroupMember,
@@ -365,14 +365,13 @@ def test_applied_resets_are_remembered_up_to_a_bound() -> None:
     assert ledger.reset("r5").operator == "ops"
 
 
-def test_memory_of_deleted_queues_is_bounded() -> None:
+def test_memory_of_deleted_queues_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_table, "DELETED_QUEUES_MAX", 2000)
     ledger = Ledger()
-    for number in range(DELETED_QUEUES_MAX // 1000 + 1):
+    for number in range(3):
         for queue_id in range(1000):
             ledger.start("g", 5, MessageQueue(f"t{number}", "b", queue_id), 7, last(0), "", 0)
-    Reconciliation(ledger).delete_topics(
-        {f"t{number}" for number in range(DELETED_QUEUES_MAX // 1000 + 1)}
-    )
+    Reconciliation(ledger).delete_topics({f"t{number}" for number in range(3)})
     assert ledger.stored("g", MessageQueue("t0", "b", 0)) is None
     assert ledger.stored("g", MessageQueue("t1", "b", 0)) is not None
 

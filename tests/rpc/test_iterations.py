@@ -237,7 +237,7 @@ def test_input_that_waited_is_handled_once_and_in_order(
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         counted = runner.run(scenario())
+    found = [each.split() for each, _ in counted.requests]
     for number in range(20):
-        found = [each.split() for each, _ in counted.requests]
         streams = [int(stream) for of, stream in found if int(of) == number]
         assert streams == list(range(1, 2 * 3 * CALLS, 2))
