@@ -31,6 +31,7 @@ from rockoon_offset.progress.records import (
     encode,
 )
 from rockoon_offset.progress.resets import Target, TargetKind, step
+from support.seeds import examples
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 COMMITTED = Decision(0, StartReason.COMMITTED, "as stored")
@@ -428,7 +429,7 @@ def perform(ledger: Ledger, operation: tuple[Any, ...], number: int) -> list[Rec
     raise AssertionError(operation)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(OPERATIONS, max_size=40))
 def test_replay_gives_the_live_state_and_epochs_are_never_given_twice(
     operations: list[tuple[Any, ...]],

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("each_implementation")
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
 BEGIN = frames.PREFACE + frames.settings({})
 # With a turn of each in one iteration, or one reply of each, an iteration would exceed its bound.
-CONNECTIONS = 60
+CONNECTIONS = 30
 CHANNELS = 200
 # Less than a turn.
 CALLS = Limits().turn_calls - 4
