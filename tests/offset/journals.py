@@ -74,7 +74,7 @@ async def write(root: Path, batches: Iterable[Iterable[int]], **more: Any) -> No
 
 
 def numbers(ledger: Ledger) -> list[int]:
-    return sorted(int(group[1:]) for group in ledger.groups())
+    return sorted(int(group[1:]) for group in ledger.table.readers())
 
 
 def found(root: Path) -> list[int]:

@@ -67,7 +67,7 @@ async def test_replicas_whose_logs_went_apart_come_together(tmp_path: Path) -> N
         await a.sync()
         await b.sync()
         assert a.durable_end == b.durable_end == committed
-        assert list(b.ledger.groups()) == []
+        assert list(b.ledger.table.readers()) == []
         b.commit(committed)
         assert state_of(b) == state_of(a)
         # Nobody else has what follows; b is elected.
@@ -85,7 +85,7 @@ async def test_replicas_whose_logs_went_apart_come_together(tmp_path: Path) -> N
         b.commit(b.end)
         assert content(a) == content(b)
         assert state_of(a) == state_of(b)
-        assert set(a.ledger.groups()) == {"g", "kept"}
+        assert set(a.ledger.table.readers()) == {"g", "kept"}
         with pytest.raises(ValueError, match="is not between"):
             a.truncate(committed)
 
@@ -231,7 +231,7 @@ def test_what_is_not_committed_makes_nothing_and_deletes_nothing(tmp_path: Path)
         assert log.min_offset == 0
     with opened(tmp_path) as log:
         assert log.committed_end == committed
-        assert set(log.ledger.groups()) == {"g"}
+        assert set(log.ledger.table.readers()) == {"g"}
         log.truncate(committed)
         assert log.boundaries()[-1].end == log.end == committed
         assert len(files(tmp_path)) == 1

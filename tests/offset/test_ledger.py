@@ -257,7 +257,7 @@ def test_a_reset_fences_commits_in_flight_and_can_be_undone() -> None:
     assert found(ledger).offset == 10
     with pytest.raises(Fenced):
         commit(ledger, 50, after_reset)
-    assert ledger.reset("r1").undone
+    assert ledger.resets.find("r1").undone
     assert ledger.undo_reset("r1", 5, "ops", 7) == []
 
 
@@ -293,13 +293,13 @@ def test_undoing_a_reset_takes_no_queue_from_its_owner() -> None:
     assert ledger.stored("g", QUEUE) is None
     with pytest.raises(Fenced):
         commit(ledger, 4, epoch)
-    held = ledger.owning_progress("g", QUEUE)
+    held = ledger.table.owning_progress("g", QUEUE)
     assert held is not None
     assert (held.owner, held.epoch > epoch) == ("m1", True)
     again = Ledger()
     for record in ledger.snapshot():
         again.apply(decode(encode(record)))
-    assert again.owning_progress("g", QUEUE) == held
+    assert again.table.owning_progress("g", QUEUE) == held
     assert again.counters == ledger.counters
     # Readers outside membership take it from nobody, nor does another reset.
     again.start("g", 5, QUEUE, 7, COMMITTED, "", 8)
@@ -320,19 +320,19 @@ def test_who_holds_a_queue_without_progress_is_forgotten_like_progress() -> None
     ledger = reverted()
     assert ledger.release("g", QUEUE, "m2") == []
     assert ledger.release("g", QUEUE, "m1")
-    assert ledger.owning_progress("g", QUEUE) is None
+    assert ledger.table.owning_progress("g", QUEUE) is None
     ledger = reverted()
     Reconciliation(ledger).delete_topics(["orders"])
-    assert ledger.owning_progress("g", QUEUE) is None
+    assert ledger.table.owning_progress("g", QUEUE) is None
     assert ledger.stored("g", QUEUE) is None
     ledger = reverted()
     assert Reconciliation(ledger).delete_group("g", 4) == []
     assert Reconciliation(ledger).delete_group("g", 9, incarnation=5) == []
     Reconciliation(ledger).delete_group("g", 9)
-    assert ledger.owning_progress("g", QUEUE) is None
+    assert ledger.table.owning_progress("g", QUEUE) is None
     ledger = reverted()
     Reconciliation(ledger).compare_with_routes(9, frozenset(), {"g": 5})
-    assert ledger.owning_progress("g", QUEUE) is None
+    assert ledger.table.owning_progress("g", QUEUE) is None
 
 
 def test_a_reset_is_not_undone_on_another_incarnation() -> None:
@@ -362,8 +362,8 @@ def test_applied_resets_are_remembered_up_to_a_bound() -> None:
     for number in range(RESETS_MAX + 5):
         ledger.apply_reset(f"r{number}", "g", 5, "orders", [plan(ledger, 3)], "ops", 5)
     with pytest.raises(ResetNotFound):
-        ledger.reset("r4")
-    assert ledger.reset("r5").operator == "ops"
+        ledger.resets.find("r4")
+    assert ledger.resets.find("r5").operator == "ops"
 
 
 def test_memory_of_deleted_queues_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -407,7 +407,7 @@ def perform(ledger: Ledger, operation: tuple[Any, ...], number: int) -> list[Rec
             wish = OffsetCommit(group, queue, offset, epoch, "m", f"meta {number}", force)
             before = progress.offset if progress else 0
             records = ledger.commit(wish, 7, None, number)
-            assert force or ledger.progress_of(group)[queue].offset >= before
+            assert force or ledger.table.of(group)[queue].offset >= before
             return records
         case ("reset", group, queue, to):
             target = Target(TargetKind.OFFSET, to)

@@ -174,7 +174,7 @@ def test_owners_of_very_many_queues_are_told_to_nobody() -> None:
     stored = Decision(0, StartReason.COMMITTED, "as stored")
     for number in range(OWNED_QUEUES_MAX + 1):
         ledger.start("g", 5, MessageQueue("t", "b", number), 7, stored, "a", 1000)
-    held = list(ledger.progress_of("g").values())
+    held = list(ledger.table.of("g").values())
     assert owners.as_of("g", 1, held).owners is None
     assert len(owners.as_of("g", 2, held[1:]).owners or ()) == OWNED_QUEUES_MAX
 

@@ -68,7 +68,7 @@ async def test_journals_stay_equal_through_catch_up_cuts_and_changes_of_leader(
         await logs.equal(end)
         states = [state_of(copy.log) for copy in logs.all.values()]
         assert states[0] == states[1] == states[2]
-        assert "lost" not in set(second.log.ledger.groups())
+        assert "lost" not in set(second.log.ledger.table.readers())
         files = [
             [journal_path(copy.log.directory, each).read_bytes()[40:] for each in found]
             for copy in logs.all.values()

@@ -115,7 +115,7 @@ class Absences:
 
     def _remove(self, known: KnownMember, silent_ms: int) -> None:
         ledger = self._store.ledger
-        queues = len(ledger.progress_of(reader_of(known.group, known.member)))
+        queues = len(ledger.table.of(reader_of(known.group, known.member)))
         log.warning(
             "REMOVED MEMBER %s OF GROUP %s with its progress on %d queues: it was absent for %.1f "
             "days",
@@ -238,7 +238,7 @@ class Groups:
             member_id: the member; empty for a reader without membership, which never becomes the
                 owner.
         """
-        progress = self._store.ledger.owning_progress(group, queue)
+        progress = self._store.ledger.table.owning_progress(group, queue)
         if progress is None or not member_id or progress.owner in ("", member_id):
             return
         now_ns = self._now_ns()
@@ -262,7 +262,7 @@ class Groups:
             queue: the queue that the receiver wants to acquire from.
             incarnation: create revision of the queue in the current routes; None: not in them.
         """
-        progress = self._store.ledger.owning_progress(group, queue)
+        progress = self._store.ledger.table.owning_progress(group, queue)
         if progress is None or not progress.owner or progress.incarnation != incarnation:
             return
         owner = progress.owner
@@ -285,7 +285,7 @@ class Groups:
         """Return the owner of each queue at the last change of the group's members."""
         version = self.membership.version(group)
         return self._owners.as_of(
-            group, version, self._store.ledger.all_owning_progress(group).values()
+            group, version, self._store.ledger.table.all_owning_progress(group).values()
         )
 
     def locks(self, group: str) -> list[Lock]:
@@ -293,7 +293,7 @@ class Groups:
         leases = {lease.member.member_id: lease for lease in self.membership.leases(group)}
         now_ns = self._now_ns()
         locks = []
-        for queue, progress in sorted(self._store.ledger.all_owning_progress(group).items()):
+        for queue, progress in sorted(self._store.ledger.table.all_owning_progress(group).items()):
             if progress.owner:
                 lease = leases.get(progress.owner)
                 left_ns = 0 if lease is None else max(lease.ends_ns - now_ns, 0)

@@ -361,15 +361,19 @@ class Witness:
             (entry.group, entry.queue): entry_of(entry) for entry in list(ledger.each_progress())
         }
         assert found == self.durable.progress, "a restart changed progress"
-        held = {key: entry_of(entry) for key in found if (entry := ledger.owning_progress(*key))}
+        held = {
+            key: entry_of(entry) for key in found if (entry := ledger.table.owning_progress(*key))
+        }
         assert held == found, "a queue is held by two"
         for key, entry in self.durable.reverted.items():
-            kept = ledger.owning_progress(*key)
+            kept = ledger.table.owning_progress(*key)
             assert kept is not None, f"a restart forgot who holds {key}"
             assert entry_of(kept) == entry, f"a restart changed who holds {key}"
         assert ledger.counters == self.durable.counters, "a restart changed the counters"
         for reset_id, (_, undone) in self.durable.resets.items():
-            assert ledger.reset(reset_id).undone == undone, f"a restart changed reset {reset_id}"
+            assert ledger.resets.find(reset_id).undone == undone, (
+                f"a restart changed reset {reset_id}"
+            )
         members = {
             group: tuple(member.member_id for member in members)
             for group, members in ledger.members()

@@ -133,7 +133,7 @@ class Ledger(LedgerState):
         """
         before = self.find(group, queue)
         if before is None:
-            owning = self.owning_progress(group, queue)
+            owning = self.table.owning_progress(group, queue)
             blank = Progress(
                 group=group,
                 queue=queue,
@@ -193,7 +193,7 @@ class Ledger(LedgerState):
         The epoch stays, so a commit that arrives after the release is still accepted: no other
         member reads yet. The next member that resolves the queue gets a new epoch.
         """
-        progress = self.owning_progress(group, queue)
+        progress = self.table.owning_progress(group, queue)
         if progress is None or not member_id or progress.owner != member_id:
             return []
         if self.find(group, queue) is None:
@@ -267,7 +267,7 @@ class Ledger(LedgerState):
             ResetNotFound: the reset was never applied, or is too old.
             PlanStale: a queue of the reset was deleted or created again.
         """
-        reset = self.reset(reset_id)
+        reset = self.resets.find(reset_id)
         if reset.undone:
             return []
         records: list[Record] = []
@@ -329,7 +329,7 @@ class Ledger(LedgerState):
         decision: Decision,
         now_ms: int,
     ) -> ProgressPut:
-        before, owning = self.find(group, queue), self.owning_progress(group, queue)
+        before, owning = self.find(group, queue), self.table.owning_progress(group, queue)
         blank = Progress(
             group=group,
             queue=queue,

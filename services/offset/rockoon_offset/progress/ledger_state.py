@@ -4,7 +4,7 @@ Replaying the records of all operations on an empty state gives the same state, 
 replaying the records of a snapshot. Records are not checked here: the operations checked them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from rockoon_core.errors import ResetNotFound, RouteNotReached
 from rockoon_core.message_queue import MessageQueue
@@ -95,15 +95,6 @@ class LedgerState:
     def find(self, group: str, queue: MessageQueue) -> Progress | None:
         return self.table.find(group, queue)
 
-    def owning_progress(self, group: str, queue: MessageQueue) -> Progress | None:
-        """Return the progress that names a queue's owner, even if an undo removed it."""
-        return self.table.owning_progress(group, queue)
-
-    def all_owning_progress(self, group: str) -> Mapping[MessageQueue, Progress]:
-        """Return the progress that names the owner, as `owning_progress`, of each queue of a
-        group."""
-        return self.table.all_owning_progress(group)
-
     def stored(self, group: str, queue: MessageQueue) -> StoredProgress | None:
         """Return a reader's progress on a queue, or the incarnation of a deleted queue of the same
         name on which it had progress.
@@ -129,12 +120,6 @@ class LedgerState:
         if stored and revision < min(stored.incarnation, self.counters.route_revision):
             raise RouteNotReached(wanted=stored.incarnation, revision=revision)
 
-    def progress_of(self, group: str) -> Mapping[MessageQueue, Progress]:
-        return self.table.of(group)
-
-    def groups(self) -> Iterable[str]:
-        return self.table.readers()
-
     def readers(self, group: str) -> list[str]:
         """Return the names of a group's readers: the group, and its known members in order."""
         return [group, *(reader_of(group, name) for name in sorted(self.known.of(group)))]
@@ -153,14 +138,10 @@ class LedgerState:
             topic: empty: all topics.
             broker: empty: all brokers.
         """
-        for name in self.readers(group) if group else sorted(self.groups(), key=in_order):
-            for queue, progress in sorted(self.progress_of(name).items()):
+        for name in self.readers(group) if group else sorted(self.table.readers(), key=in_order):
+            for queue, progress in sorted(self.table.of(name).items()):
                 if topic in ("", queue.topic) and broker in ("", queue.broker):
                     yield progress
-
-    def reset(self, reset_id: str) -> ResetApplied:
-        """Return an applied reset. Raises ResetNotFound."""
-        return self.resets.find(reset_id)
 
     def members(self) -> Iterable[MembersChanged]:
         """Return the members of each group that has members."""

@@ -177,7 +177,7 @@ class Reconciliation:
         Used while the ledger does not know the id of its etcd: one queue with the same incarnation
         in both is enough.
         """
-        return not self._state.groups() or any(
+        return not self._state.table.readers() or any(
             create_revisions.get(progress.queue) == progress.incarnation
             for progress in self._state.table
         )
@@ -189,7 +189,7 @@ class Reconciliation:
             *(f"topic {name}" for name in sorted(read.difference(topics))),
             *(
                 f"group {name}"
-                for name in sorted(set(map(group_of, self._state.groups())) - set(groups))
+                for name in sorted(set(map(group_of, self._state.table.readers())) - set(groups))
             ),
         ]
 

@@ -138,7 +138,7 @@ class ResetPlans:
                 # No await between `_steps` and this write: progress could change.
                 self._write(reset_id, wanted.group, wanted.topic, steps, operator)
         await self._store.durable()
-        return self._store.ledger.reset(reset_id)
+        return self._store.ledger.resets.find(reset_id)
 
     def _was_applied(self, reset_id: str, wanted: ResetOrder) -> bool:
         """True if a reset of this id was applied. Raises InvalidArgument if the id names a plan, or
@@ -154,7 +154,7 @@ class ResetPlans:
     def group_of(self, reset_id: str) -> str:
         """Return the group of a plan or an applied reset. Raises ResetNotFound."""
         plan = self._plans.get(reset_id)
-        return self._store.ledger.reset(reset_id).group if plan is None else plan.group
+        return self._store.ledger.resets.find(reset_id).group if plan is None else plan.group
 
     async def apply(self, reset_id: str, operator: str) -> ResetApplied:
         """Apply a plan. A repeated call has no effect.
@@ -170,7 +170,7 @@ class ResetPlans:
             self._write(reset_id, plan.group, plan.topic, plan.steps, operator)
             del self._plans[reset_id]
         await self._store.durable()
-        return self._store.ledger.reset(reset_id)
+        return self._store.ledger.resets.find(reset_id)
 
     def _write(
         self, reset_id: str, group: str, topic: str, steps: PlannedSteps, operator: str
@@ -210,7 +210,7 @@ class ResetPlans:
         self._store.admit()
         if reset_id in self._plans:
             raise ResetNotFound(f"reset {reset_id!r} was not applied", reset=reset_id)
-        applied = self._store.ledger.reset(reset_id)
+        applied = self._store.ledger.resets.find(reset_id)
         group = self._table.groups.get(applied.group)
         if group is None:
             raise GroupNotFound(group=applied.group)
@@ -221,7 +221,7 @@ class ResetPlans:
         if records:
             self._notify(applied.group, applied.steps)
         await self._store.durable()
-        return self._store.ledger.reset(reset_id)
+        return self._store.ledger.resets.find(reset_id)
 
     def _notify(self, group: str, steps: Iterable[ResetStep]) -> None:
         queues: dict[str, list[MessageQueue]] = {}
@@ -240,7 +240,7 @@ class ResetPlans:
             return [member]
         if self._table.groups[group].config.broadcast_progress != BROADCAST_SERVER:
             return [""]
-        has_shared = any(queue.topic == topic for queue in ledger.progress_of(group))
+        has_shared = any(queue.topic == topic for queue in ledger.table.of(group))
         readers = [name for name in sorted(known) if topic in dict(known[name].since)]
         if not has_shared and not readers:
             raise InvalidArgument(reason=f"no member of group {group!r} reads {topic!r} yet")

@@ -81,10 +81,10 @@ async def unread_in(
         if len(found) > NAMED_MAX:
             heapq.heappop(found)
 
-    for reader in list(ledger.groups()):
+    for reader in list(ledger.table.readers()):
         if group_of(reader) not in table.groups:
             continue
-        for queue, progress in list(ledger.progress_of(reader).items()):
+        for queue, progress in list(ledger.table.of(reader).items()):
             # Progress on a deleted queue of the same name does not count.
             if queue in ranges and progress.incarnation == incarnation(queue):
                 read(reader, queue, progress.offset)
@@ -133,7 +133,7 @@ def _keeps_progress(group: str, table: OffsetRoutes, ledger: Ledger) -> bool:
     """True if this service keeps the progress of a group, as far as it can know."""
     policy = table.groups[group].config.start_policy.consume_from
     return bool(
-        ledger.progress_of(group)
+        ledger.table.of(group)
         # Members with their own progress.
         or ledger.known.of(group)
         or policy != CONSUME_FROM_UNSPECIFIED

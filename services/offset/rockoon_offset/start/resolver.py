@@ -422,7 +422,7 @@ class Resolver:
             return reason
         ledger = self._store.ledger
         # Before the write, which replaces the owner.
-        before = ledger.owning_progress(group, queue)
+        before = ledger.table.owning_progress(group, queue)
         if decision.reason in OUT_OF_RANGE:
             log.warning("group %s, queue %s: %s", group, queue, decision.explanation)
         self._store.write(
