@@ -143,7 +143,6 @@ def code_of(error: RockoonError) -> Code:
 
 
 def status_of(error: Refusal | RockoonError) -> Status:
-    """Return the status for an error."""
     if isinstance(error, Refusal):
         return error.status
     return status(code_of(error), str(error))

@@ -206,8 +206,6 @@ async def follow_nameservers(
 
 @dataclass(frozen=True, slots=True)
 class GatewayParts:
-    """All components of one gateway."""
-
     services: Services
     servicer: MessagingServicer
     consoles: ConsoleServicer

@@ -55,7 +55,6 @@ class MergedUpdates:
         self._merge(update)
 
     def update(self) -> RouteUpdate:
-        """Return the merged update of the routes."""
         if self._is_single:
             return self._last
         last = self._last

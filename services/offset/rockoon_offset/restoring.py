@@ -143,7 +143,6 @@ class RestoredState:
         return queues.get((record.queue.topic, record.queue.queue_id), 0)
 
     def records(self) -> Iterator[Record]:
-        """Yield the records of the restored state."""
         for each in self._records:
             match each:
                 case ProgressPut(progress):

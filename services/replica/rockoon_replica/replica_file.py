@@ -97,7 +97,6 @@ class AcknowledgedEnd:
             self._disk.fdatasync(self._fd)
 
     def close(self) -> None:
-        """Close the acknowledged-end file."""
         if self._fd is not None:
             self._disk.close(self._fd)
             self._fd = None

@@ -155,7 +155,6 @@ class ConnectionSettings:
     )
 
     def limits(self, message_bytes_max: int) -> Limits:
-        """Return the limits of each connection, from the settings."""
         return Limits(
             message_bytes_max=message_bytes_max,
             header_list_bytes_max=self.headers_bytes_max,

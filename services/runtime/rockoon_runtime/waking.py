@@ -53,7 +53,6 @@ class WorkRounds:
         self._began_seconds = 0.0
 
     def ring(self) -> None:
-        """Request a round."""
         self._news.set()
 
     def begin(self) -> None:

@@ -57,8 +57,6 @@ _MILLISECONDS = {
 
 @dataclass(frozen=True, slots=True)
 class DelayRules:
-    """Limits of delays."""
-
     levels_ms: tuple[int, ...]
     """Delays of levels 1, 2, ...; higher levels count as the last one."""
     delay_seconds_max: int

@@ -58,8 +58,6 @@ _UsedAtMs = OrderedDict[SequenceKey, int]
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimits:
-    """Limits of the memory of sequences."""
-
     sequences_max: int
     """Number of sequences with one batch, and of sequences with several batches; a sequence is one
     producer's in one queue."""

@@ -79,7 +79,6 @@ class GroupRetryRules:
         self._rules: dict[str, RetryRules] = {}
 
     def apply(self, update: RouteUpdate) -> None:
-        """Apply an update of the routes."""
         if update.snapshot:
             self._rules.clear()
         self._rules |= {group.config.name: rules_of(group.config) for group in update.groups}

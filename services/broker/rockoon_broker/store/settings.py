@@ -17,8 +17,6 @@ from rockoon_format.properties import PROPERTIES_BYTES_MAX
 
 
 class RecordLimits(TypedDict):
-    """Limits of each record of a batch."""
-
     body_bytes_max: int
     properties_bytes_max: int
     record_bytes_max: int

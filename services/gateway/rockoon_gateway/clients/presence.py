@@ -249,7 +249,6 @@ class Presence:
         return [each for each in self if each.outboxes and topic in each.topics]
 
     def consumers(self, group: str) -> list[GatewayClient]:
-        """Return the consumers of a group."""
         return [each for each in self if each.is_consumer and each.group == group]
 
     async def heartbeat(

@@ -523,7 +523,6 @@ class Holders:
             self._entries_max = max(2 * self._entries, ENTRIES_MIN)
 
     def of(self, name: ClientName) -> list[tuple[MessageQueue, Acquisition]]:
-        """Return the acquisitions that a client holds."""
         found = []
         entries = self._by_client.get(name, {})
         for queue, number in list(entries):

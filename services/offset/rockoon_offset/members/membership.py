@@ -129,8 +129,6 @@ NO_SDK = ClientSdk()
 
 @dataclass(slots=True)
 class MemberLease:
-    """A member and the end of its lease."""
-
     member: GroupMember
     # Monotonic.
     ends_ns: int

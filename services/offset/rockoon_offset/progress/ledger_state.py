@@ -38,8 +38,6 @@ from rockoon_offset.progress.records import (
 
 
 class AppliedResets:
-    """Applied resets of all groups."""
-
     def __init__(self) -> None:
         # The oldest first.
         self._resets: dict[str, ResetApplied] = {}

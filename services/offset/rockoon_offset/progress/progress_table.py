@@ -18,8 +18,6 @@ DELETED_QUEUES_MAX = 100_000
 
 
 class ProgressTable:
-    """Progress of all readers."""
-
     def __init__(self) -> None:
         self._progress: dict[str, dict[MessageQueue, Progress]] = {}
         # (reader, deleted queue) → incarnation, the oldest entry first.
@@ -51,7 +49,6 @@ class ProgressTable:
         return self._progress.get(reader, {})
 
     def readers(self) -> Iterable[str]:
-        """Return the readers with progress."""
         return self._progress.keys()
 
     def known_readers(self) -> set[str]:

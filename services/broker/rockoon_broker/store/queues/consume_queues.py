@@ -51,7 +51,6 @@ class UnsavedEntries:
         return iter(self.parts)
 
     def of(self, key: QueueKey) -> bytes:
-        """Return all unsaved entries of a queue."""
         parts = self.parts.get(key)
         if parts is None:
             return b""
