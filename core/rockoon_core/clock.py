@@ -1,9 +1,11 @@
-"""The wall clock, which code receives as a function so that a test can pass its own, and back-off:
-growing, randomized pauses between tries."""
+"""Clocks, which code receives as functions so that a test can pass its own; waits with a time
+limit; and back-off: growing, randomized pauses between tries."""
 
+import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 Clock = Callable[[], int]
 """Returns epoch milliseconds."""
@@ -12,6 +14,25 @@ Clock = Callable[[], int]
 def wall_clock_ms() -> int:
     """Return the time now, epoch milliseconds."""
     return time.time_ns() // 1_000_000
+
+
+def steady_clock() -> Clock:
+    """Return a clock in epoch milliseconds that never jumps: the wall clock now, plus elapsed time.
+
+    If the wall clock were set back during a process, old signatures would be valid again. If it
+    were set forward, all messages that receivers hold would become visible.
+    """
+    # Includes the machine's sleep, if the system has this clock.
+    source = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    offset_ns = time.time_ns() - time.clock_gettime_ns(source)
+    return lambda: (time.clock_gettime_ns(source) + offset_ns) // 1_000_000
+
+
+async def wait_at_most(seconds: float | None, waiting: Awaitable[object]) -> None:
+    """Wait for an event, at most for a time; its end is no error. None: no time limit."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await waiting
 
 
 # Default limit of a pause.

@@ -21,9 +21,10 @@ import itertools
 import logging
 import re
 import secrets
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+
+from rockoon_core.clock import steady_clock
 
 log = logging.getLogger(__name__)
 
@@ -155,17 +156,6 @@ def signed_text(
 
 def xor(one: bytes, other: bytes) -> bytes:
     return (int.from_bytes(one) ^ int.from_bytes(other)).to_bytes(len(one))
-
-
-def steady_clock() -> Callable[[], int]:
-    """Return a clock in epoch milliseconds that never jumps: the wall clock now, plus elapsed time.
-
-    If the wall clock were set back during a process, old signatures would be valid again.
-    """
-    # Includes the machine's sleep, if the system has this clock.
-    source = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-    offset_ns = time.time_ns() - time.clock_gettime_ns(source)
-    return lambda: (time.clock_gettime_ns(source) + offset_ns) // 1_000_000
 
 
 class Credentials:

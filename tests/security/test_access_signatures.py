@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from rockoon_core.clock import steady_clock
 from rockoon_core.signature import (
     CLUSTER_KEY_ID,
     AccessKey,
@@ -12,7 +13,6 @@ from rockoon_core.signature import (
     Signature,
     client_key_of,
     new_secret,
-    steady_clock,
     verifier_of,
     xor,
 )

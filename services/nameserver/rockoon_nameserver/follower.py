@@ -17,7 +17,7 @@ from contextlib import suppress
 from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
-from rockoon_core.clock import Backoff
+from rockoon_core.clock import Backoff, wait_at_most
 from rockoon_core.errors import EtcdUnavailable, NotReady, RouteNotReached
 from rockoon_core.protocol import LEVEL
 from rockoon_nameserver.etcd_data import (
@@ -353,9 +353,7 @@ class EtcdFollower:
                 sent_revision, sent_at = update.revision, now
                 yield update
                 continue
-            with suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, due - now)):
-                    await changed.wait()
+            await wait_at_most(max(0.0, due - now), changed.wait())
 
     async def wakeups(self) -> AsyncIterator[bool]:
         """Yield when a watcher may need an update: immediately, after each change of the table or
@@ -375,9 +373,7 @@ class EtcdFollower:
             if is_due:
                 due = now + self._heartbeats.seconds_left()
             yield is_due
-            with suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, due - self._clock())):
-                    await changed.wait()
+            await wait_at_most(max(0.0, due - self._clock()), changed.wait())
 
     async def stored(self) -> RangeRead:
         """Return all keys of the cluster as etcd has them now. Raises EtcdUnavailable."""

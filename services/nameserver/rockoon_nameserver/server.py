@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from grpc import aio
 
 from rockoon_core.channels import Tls
+from rockoon_core.clock import steady_clock
 from rockoon_core.errors import EtcdUnavailable, StoreCorrupt, StoreLocked
 from rockoon_core.protocol import LEVEL, RECOMMENDED, is_recommended
-from rockoon_core.signature import steady_clock
 from rockoon_format.names import Action, Need, group_resource, topic_need
 from rockoon_nameserver.access_keys import AccessKeys, AccessKeyService
 from rockoon_nameserver.broker_removal import BrokerRemoval

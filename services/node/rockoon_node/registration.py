@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from rockoon_core.clock import PAUSE_SECONDS_MAX, Backoff
+from rockoon_core.clock import PAUSE_SECONDS_MAX, Backoff, wait_at_most
 from rockoon_core.errors import (
     Busy,
     InvalidArgument,
@@ -270,9 +270,7 @@ class Registration:
             await self._wait_to_renew(max(pause, RENEW_SECONDS_MIN))
 
     async def _wait_to_renew(self, seconds: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._wanted.wait()
+        await wait_at_most(seconds, self._wanted.wait())
         self._wanted.clear()
 
     def renew_now(self) -> None:

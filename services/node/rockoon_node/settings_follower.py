@@ -1,7 +1,6 @@
 """Follower of live settings, which keeps a copy in a node's store, and changes of live settings."""
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import AsyncIterable, AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf import json_format
 
+from rockoon_core.clock import wait_at_most
 from rockoon_core.disk import Disk
 from rockoon_node.key_follower import CompleteUpdates
 from rockoon_node.nameservers import Nameservers
@@ -99,9 +99,7 @@ class SettingsFollower:
                 tasks.create_task(self._write(directory / FILE, disk), name="settings file"),
             ]
             try:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(seconds):
-                        await stop.or_event(self.attempted)
+                await wait_at_most(seconds, stop.or_event(self.attempted))
                 yield
             except BaseException as raised:  # noqa: BLE001 - raised below
                 # The TaskGroup would wrap it in an exception group.

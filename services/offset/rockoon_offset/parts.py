@@ -1,9 +1,10 @@
 """Assembly of an offset service from its parts and a store of progress."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
+from rockoon_core.clock import steady_clock
+from rockoon_core.clock import wall_clock_ms as now_ms
 from rockoon_core.start_position import NewQueueRule
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.store_directory import cluster_id
@@ -34,22 +35,6 @@ from rockoon_runtime.access.gate import cluster_credentials
 from rockoon_runtime.tls import client_tls
 
 SERVICE_NAMES = ("rockoon.v1.OffsetService", "rockoon.v1.InFlightService")
-
-
-def now_ms() -> int:
-    """Wall clock, epoch milliseconds. Only for display: no decision depends on it."""
-    return time.time_ns() // 1_000_000
-
-
-def steady_clock() -> Callable[[], int]:
-    """Return a clock of epoch milliseconds that never jumps: wall clock at the start, plus the
-    monotonic time since then.
-
-    It decides when acquired messages become visible again. With the wall clock, a clock change
-    would make all messages visible immediately, or no message for a long time.
-    """
-    began_ms = time.time_ns() // 1_000_000 - time.monotonic_ns() // 1_000_000
-    return lambda: began_ms + time.monotonic_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 
 from grpc import aio
 
+from rockoon_core.clock import wall_clock_ms
 from rockoon_core.disk import LOCK_FILE, Disk
 from rockoon_core.errors import StoreCorrupt, StoreFailed, StoreLocked
 from rockoon_node.frontend import NodeFrontend
@@ -13,7 +14,7 @@ from rockoon_node.store_directory import cluster_id, refuse_newer_format, store_
 from rockoon_offset.access_rules import RULES
 from rockoon_offset.journal.store import JournalStore
 from rockoon_offset.metrics import TABLE, of_process
-from rockoon_offset.parts import SERVICE_NAMES, OffsetParts, assembled, now_ms
+from rockoon_offset.parts import SERVICE_NAMES, OffsetParts, assembled
 from rockoon_offset.replication.serving import STORE_ID_FILE, serve_copy
 from rockoon_offset.settings import OffsetSettings
 from rockoon_proto.v1.in_flight_pb2_grpc import add_InFlightServiceServicer_to_server
@@ -169,7 +170,7 @@ async def run_parts(
                 address,
                 store.store_id,
                 store_place(settings.store_path / LOCK_FILE),
-                now_ms(),
+                wall_clock_ms(),
                 lambda: store.cluster.known,
             )
             if (keys := frontend.key_follower(address)) is not None:

@@ -6,11 +6,10 @@ acknowledged ones. Only nameservers know the voters; so the store is not opened 
 
 import asyncio
 import logging
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rockoon_core.clock import Backoff
+from rockoon_core.clock import Backoff, wait_at_most
 from rockoon_core.disk import DirectoryLock, DirectoryLocked, Disk
 from rockoon_core.errors import RockoonError, StoreCorrupt
 from rockoon_node.nameservers import Nameservers
@@ -123,9 +122,7 @@ async def go_on_alone(
                 "log %s: the nameservers did not say whether it has other copies: %s; retrying",
                 *(log_name, reason),
             )
-            with suppress(TimeoutError):
-                async with asyncio.timeout(backoff.next_seconds()):
-                    await stop.wait()
+            await wait_at_most(backoff.next_seconds(), stop.wait())
             continue
         state = reply.state
         if not reply.done:

@@ -15,6 +15,7 @@ import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, NamedTuple
 
+from rockoon_core.clock import wait_at_most
 from rockoon_core.errors import InvalidArgument, NotLeader, RockoonError
 from rockoon_proto.v1 import replica_pb2 as pb
 from rockoon_replica.events import AckArrived, Event, HelloArrived, SessionClosed
@@ -228,7 +229,7 @@ class Leading:
             if (seconds := sent_at + pause - now()) > 0:
                 # Not while only a committed end waits: new bytes must be sent without delay.
                 session.is_holding = pause == PACE_SECONDS
-                await _at_most(seconds, session.changed)
+                await wait_at_most(seconds, session.changed.wait())
                 session.is_holding = False
                 continue
             records = RecordBytes(session.sent_end, b"", 0)
@@ -305,11 +306,3 @@ class Leading:
             session.end(refusal)
         except Exception:  # noqa: BLE001 - gRPC's, of an ended connection
             session.end(self.not_leader())
-
-
-async def _at_most(seconds: float, changed: asyncio.Event) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await changed.wait()
-    except TimeoutError:
-        return

@@ -2,6 +2,8 @@
 
 import asyncio
 
+from rockoon_core.clock import wait_at_most
+
 
 class Bell:
     """Wakes all waiting tasks. Used only by the event loop's thread.
@@ -62,10 +64,6 @@ class WorkRounds:
 
     async def wait_next(self, seconds: float | None) -> None:
         """Wait until a round is requested, or due after `seconds`."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._news.wait()
-        except TimeoutError:
-            pass
+        await wait_at_most(seconds, self._news.wait())
         now = asyncio.get_running_loop().time()
         await asyncio.sleep(max(self._began_seconds + self._apart_seconds - now, 0.0))

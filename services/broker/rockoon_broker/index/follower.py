@@ -27,6 +27,7 @@ from rockoon_broker.store.log.file_reads import ColdRead
 from rockoon_broker.store.log.found_keys import KeyRun
 from rockoon_broker.store.log.reading import LogChunk
 from rockoon_broker.store.store import Store
+from rockoon_core.clock import wait_at_most
 from rockoon_format.index_file import IndexHeader
 from rockoon_runtime.waking import Bell
 
@@ -348,11 +349,7 @@ class IndexFollower:
             await asyncio.sleep(0)
             return
         self._wake.clear()
-        try:
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
-        except TimeoutError:
-            return
+        await wait_at_most(seconds, self._wake.wait())
 
     async def _clean(self, index: KeyIndex) -> None:
         """Delete index files whose messages retention has deleted."""

@@ -19,7 +19,7 @@ deleted (rule 12 of docs/understand/replication.md), so a slow copy costs only d
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.recovery.recovery import LOG_DIRECTORY
 from rockoon_broker.store.store import Store
 from rockoon_broker.topics.served_topics import as_log_topics
+from rockoon_core.clock import wait_at_most
 from rockoon_core.errors import NotEnoughReplicas, NotLeader, StoreFailed
 from rockoon_format.checksums import crc32
 from rockoon_format.file_names import file_name_to_offset
@@ -173,9 +174,7 @@ class WarmBroker:
                 await asyncio.sleep(loop.time() - began)
             else:
                 await self._news.wait()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(GATHER_SECONDS):
-                        await self._leads.wait()
+                await wait_at_most(GATHER_SECONDS, self._leads.wait())
         records += broker.lead()
         log.info("starting to lead: applied %d records of the log", records)
         return True
@@ -501,9 +500,7 @@ class BrokerCopy:
             now_ms = self._clock.now_ms()
             opened.store.tick(now_ms)
             is_busy = not opened.store.idle_ms(now_ms)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(BUSY_TICK_SECONDS if is_busy else TICK_SECONDS):
-                    await leads.wait()
+            await wait_at_most(BUSY_TICK_SECONDS if is_busy else TICK_SECONDS, leads.wait())
 
     async def _hold(self, broker: Broker, replica: Replica) -> None:
         """Keep the log for lagging copies, and report when that has lasted too long."""

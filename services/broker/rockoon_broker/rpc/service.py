@@ -5,7 +5,6 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +48,7 @@ from rockoon_broker.store.log.batch import RoutedBatch
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.reading.reader import TimeBoundary
 from rockoon_broker.topics.served_topics import GIVEN_UP
-from rockoon_core.clock import wall_clock_ms
+from rockoon_core.clock import wait_at_most, wall_clock_ms
 from rockoon_core.errors import (
     Busy,
     InvalidArgument,
@@ -213,9 +212,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
 
     async def _wait_expected(self) -> None:
         if self._expected is not None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(EXPECTED_SECONDS_MAX):
-                    await self._expected.wait()
+            await wait_at_most(EXPECTED_SECONDS_MAX, self._expected.wait())
 
     @property
     def is_serving(self) -> bool:

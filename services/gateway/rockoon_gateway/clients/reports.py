@@ -12,12 +12,12 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 from rockoon.errors import OffsetServiceUnavailable, RockoonError
 from rockoon.net.connection import Connection
 from rockoon.receiving.received import ReceiptHandle
+from rockoon_core.clock import wait_at_most
 from rockoon_core.repeated_lines import limited
 from rockoon_gateway.clients.presence import GatewayClient, Presence
 from rockoon_gateway.codes import enum_name
@@ -108,9 +108,7 @@ class Reports:
     async def run(self) -> None:
         """Report clients to the offset service until cancelled."""
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(TICK_SECONDS):
-                    await self._report_due.wait()
+            await wait_at_most(TICK_SECONDS, self._report_due.wait())
             self._report_due.clear()
             await self.report()
 
@@ -133,9 +131,7 @@ class Reports:
         if self._next is None:
             self._next = asyncio.get_running_loop().create_future()
         self._report_due.set()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(CALL_SECONDS_MAX):
-                await asyncio.shield(self._next)
+        await wait_at_most(CALL_SECONDS_MAX, asyncio.shield(self._next))
 
     async def report(self) -> None:
         """Report the clients that called and are due; after a failure, with the next call."""

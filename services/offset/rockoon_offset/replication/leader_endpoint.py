@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 from typing import Any
 
+from rockoon_core.clock import wait_at_most
 from rockoon_core.errors import NotReady, RockoonError
 from rockoon_offset.in_flight.service import InFlightService
 from rockoon_offset.service import OffsetService
@@ -68,9 +68,7 @@ class LeaderEndpoint:
 
     async def _method(self, name: str) -> Callable[[Any, Any], Any]:
         if self._expected is not None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(EXPECTED_SECONDS_MAX):
-                    await self._expected.wait()
+            await wait_at_most(EXPECTED_SECONDS_MAX, self._expected.wait())
         if not self._methods:
             raise self._refusal
         return self._methods[name]

@@ -11,6 +11,7 @@ from typing import cast
 
 from grpc import aio
 
+from rockoon_core.clock import wall_clock_ms
 from rockoon_core.disk import DirectoryLock, DirectoryLocked, Disk
 from rockoon_core.errors import NotLeader, StoreCorrupt, StoreLocked
 from rockoon_format.checksums import crc32
@@ -18,7 +19,7 @@ from rockoon_node.frontend import NodeFrontend
 from rockoon_node.store_directory import StoreCluster, keep_private
 from rockoon_offset.journal.journal_log import JournalLog
 from rockoon_offset.metrics import TABLE, of_process
-from rockoon_offset.parts import SERVICE_NAMES, OffsetParts, assembled, now_ms
+from rockoon_offset.parts import SERVICE_NAMES, OffsetParts, assembled
 from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.replication.leader_endpoint import LeaderEndpoint
 from rockoon_offset.replication.leader_store import LeaderStore
@@ -258,7 +259,7 @@ async def serve_copy(
                 address=frontend.address(server),
                 stop=stop,
                 disk=disk,
-                now_ms=now_ms,
+                now_ms=wall_clock_ms,
                 config=root,
                 id_file=STORE_ID_FILE,
                 # These files last: an id without its promises could break a promise.

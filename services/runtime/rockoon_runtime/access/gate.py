@@ -16,10 +16,11 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from rockoon_core.clock import steady_clock
 from rockoon_core.errors import InvalidArgument, NotAuthenticated, NotPermitted, RockoonError
 from rockoon_core.pem_files import PemError
 from rockoon_core.secret_files import RenewedSecrets
-from rockoon_core.signature import CLUSTER_KEY_ID, AccessKey, Credentials, steady_clock
+from rockoon_core.signature import CLUSTER_KEY_ID, AccessKey, Credentials
 from rockoon_proto.v1.access_pb2 import AccessKeyInfo
 from rockoon_runtime.access.authentication import Authentication, is_signed
 from rockoon_runtime.access.callers import CALLER, Caller, OpenCall, OpenCalls
