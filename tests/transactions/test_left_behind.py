@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from rockoon_broker.transactions.check_book import WaitingHalf
+from rockoon_broker.transactions.ends import Ends
 from rockoon_broker.transactions.half_messages import (
     HALF_TOPIC,
     OP_TOPIC,
@@ -179,13 +181,24 @@ async def test_a_half_message_that_a_full_disk_deletes_is_counted_as_lost(
 
 
 async def test_a_full_disk_puts_off_giving_up_and_forgets_none(
-    tmp_path: Path, nameserver: BrokerRoutes
+    tmp_path: Path, nameserver: BrokerRoutes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk = FillingDisk()
+    disk, abandon, refused = FillingDisk(), Ends.abandon, 0
+
+    async def counted(ends: Ends, half: WaitingHalf) -> None:
+        nonlocal refused
+        try:
+            await abandon(ends, half)
+        except errors.StoreNotWritable:
+            refused += 1
+            raise
+
+    monkeypatch.setattr(Ends, "abandon", counted)
     full: dict[str, Any] = {
         "disk_used_percent_max": 10,
-        "disk_forced_percent": 95,
-        "disk_full_percent": 96,
+        # Above it, the broker's own records still have some percent.
+        "disk_full_percent": 80,
+        "disk_forced_percent": 79,
         "disk_check_interval_ms": 20,
         "transaction_timeout_ms": 1000,
         "transaction_check_interval_ms": 1,
@@ -199,7 +212,8 @@ async def test_a_full_disk_puts_off_giving_up_and_forgets_none(
         call = broker.stub.CheckTransactions(request)
         for _ in range(6):
             await call.read()
-        assert (await broker.describe()).transactions_pending == 5
+        described = await broker.until(lambda _: refused >= 3)
+        assert (described.transactions_pending, described.transactions_given_up) == (5, 0)
         disk.used_percent = 5
         await broker.until(lambda described: described.transactions_given_up == 5)
         call.cancel()
