@@ -80,12 +80,12 @@ def call(stream_id: int, path: str = PATH, more: bytes = b"") -> bytes:
     return head(stream_id, path, more) + request(stream_id)
 
 
-def each_stream(piece: Callable[[int], bytes], count: int = STREAMS) -> bytes:
-    """Something on one stream after another."""
-    return b"".join(piece(2 * number + 1) for number in range(count))
+def each_stream(piece: Callable[[int], bytes], count: int = 0) -> bytes:
+    """Something on one stream after another; 0: on STREAMS streams."""
+    return b"".join(piece(2 * number + 1) for number in range(count or STREAMS))
 
 
-def streams(piece: Callable[[int], bytes], count: int = STREAMS, cve: str = "") -> Attack:
+def streams(piece: Callable[[int], bytes], count: int = 0, cve: str = "") -> Attack:
     """Something on one stream after another, on one connection after another."""
     return Attack(lambda: each_stream(piece, count), cve=cve)
 
