@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rockoon.cli.groups import (
+    MEMBER_COLUMNS,
     SDK_TEXTS,
     Name,
     clients_json,
@@ -77,11 +78,7 @@ def show_members(members: "Iterable[Member]", queues: Mapping[str, list[str]]) -
     print_rows(
         members,
         {
-            "MEMBER": lambda each: each.member_id,
-            "LANGUAGE": lambda each: each.language or None,
-            "VERSION": lambda each: each.version or None,
-            "ADDRESS": lambda each: each.peer or None,
-            "MODE": mode_text,
+            **MEMBER_COLUMNS,
             "ALLOCATION": lambda each: each.allocation or None,
             "READS": lambda each: ", ".join(
                 f"{s.topic}: {s.expression}" for s in each.subscriptions

@@ -360,17 +360,20 @@ def describe(
 
 # Fields of a member that are empty until its first heartbeat after a restart of the offset service.
 SDK_TEXTS = ("language", "version")
+MEMBER_COLUMNS: "Mapping[str, Callable[[Member], Any]]" = {
+    "MEMBER": lambda each: each.member_id,
+    "LANGUAGE": lambda each: each.language or None,
+    "VERSION": lambda each: each.version or None,
+    "ADDRESS": lambda each: each.peer or None,
+    "MODE": lambda each: mode_text(each),
+}
 
 
 def show_members(members: "Iterable[Member]") -> None:
     print_rows(
         members,
         {
-            "MEMBER": lambda each: each.member_id,
-            "LANGUAGE": lambda each: each.language or None,
-            "VERSION": lambda each: each.version or None,
-            "ADDRESS": lambda each: each.peer or None,
-            "MODE": mode_text,
+            **MEMBER_COLUMNS,
             "JOINED": lambda each: local_time(each.joined_at_ms),
             "LAST HEARD": lambda each: local_time(each.heard_at_ms),
         },
