@@ -23,7 +23,7 @@ from load.overhead import measure
 from load.profile import Profile
 from rockoon.admin.access_keys import Permission
 from rockoon.local import LocalCluster
-from support.waiting import LOOK_SECONDS
+from support.waiting import LOOK_SECONDS_MAX
 
 TESTS = Path(__file__).parents[1]
 RUN_SECONDS_MAX = 250
@@ -50,13 +50,13 @@ def test_a_run_that_ctrl_c_ends_has_measured_checked_and_left_its_results(tmp_pa
         process_group=0,
     ) as running:
         while running.poll() is None and not has_rows(tmp_path):
-            threading.Event().wait(LOOK_SECONDS)
+            threading.Event().wait(LOOK_SECONDS_MAX)
         children = psutil.Process(running.pid).children()
         late = next(each for each in children if "worker" in each.cmdline())
         late.suspend()
         os.killpg(running.pid, signal.SIGINT)
         while running.poll() is None and not has_stopped_users(tmp_path):
-            threading.Event().wait(LOOK_SECONDS)
+            threading.Event().wait(LOOK_SECONDS_MAX)
         late.resume()
         said, _ = running.communicate(timeout=RUN_SECONDS_MAX)
     assert running.returncode == INTERRUPTED, said
@@ -131,8 +131,10 @@ def check_results(directory: Path) -> Profile:
 
 
 def has_rows(folder: Path) -> bool:
-    """Whether Locust has counted messages."""
-    return any("receive" in path.read_text() for path in folder.glob("*/load_stats.csv"))
+    """Whether Locust has counted messages, and written two rows of their history."""
+    texts = {path.name: path.read_text() for path in folder.glob("*/load_stats*.csv")}
+    history = texts.get("load_stats_history.csv", "")
+    return "receive" in texts.get("load_stats.csv", "") and history.count("send") >= 2
 
 
 def has_stopped_users(folder: Path) -> bool:
