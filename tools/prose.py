@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tokenize
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,6 +34,8 @@ PACKAGES = (
 )
 LEFT_OUT = re.compile(r"_pb2|/\.venv/|/target/|/node_modules/|/tests?/|/examples/")
 DIRECTIVE = re.compile(r"#\s*(noqa|type:|pragma|!|ruff|fmt)")
+# Lists of statements in a statement.
+BRANCHES = ("body", "orelse", "finalbody", "handlers", "cases")
 LOG_METHODS = {"debug", "info", "warning", "error", "exception", "critical"}
 
 # Each phrase hides the subject of a sentence, or is a verb that says too little.
@@ -71,7 +74,11 @@ Prose = tuple[int, str]
 
 def docstrings(tree: ast.Module) -> Iterator[Prose]:
     """Docstrings of modules, classes and functions, and of attributes."""
-    for node in ast.walk(tree):
+    # Expressions have no docstrings, and are nine of ten nodes.
+    nodes: list[ast.AST] = [tree]
+    for node in nodes:
+        for branch in BRANCHES:
+            nodes += getattr(node, branch, ())
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             for each in node.body:
                 if isinstance(each, ast.Expr) and (text := _constant_text(each.value)):
@@ -120,27 +127,16 @@ def document(source: str) -> Iterator[Prose]:
             yield number, line
 
 
-def prose(path: Path, kind: str) -> Iterator[Prose]:
-    """The prose of one file.
-
-    Args:
-        kind: "prose" (docstrings and comments, or a document), "texts", or "all".
-    """
+def prose(path: Path) -> tuple[list[Prose], list[Prose]]:
+    """The docstrings and comments of one file, or the sentences of a document; and its texts."""
     source = path.read_text(errors="replace")
     if path.suffix == ".md":
-        if kind != "texts":
-            yield from document(source)
-    elif path.suffix == ".py":
+        return list(document(source)), []
+    if path.suffix == ".py":
         tree = ast.parse(source)
-        if kind != "texts":
-            yield from docstrings(tree)
-            yield from comments(source)
-        if kind != "prose":
-            yield from texts(tree)
-    elif kind != "texts":
-        for number, line in enumerate(source.split("\n"), 1):
-            if comment := re.search(r"(?:^|\s)//[/!]?\s?(.*)", line):
-                yield number, comment[1]
+        return [*docstrings(tree), *comments(source)], list(texts(tree))
+    found = (re.search(r"(?:^|\s)//[/!]?\s?(.*)", line) for line in source.split("\n"))
+    return [(number, comment[1]) for number, comment in enumerate(found, 1) if comment], []
 
 
 def files(folder: Path) -> Iterator[Path]:
@@ -161,26 +157,22 @@ def index(texts_of: Iterable[str]) -> tuple[int, float]:
     return words, 1000 * len(PATTERN.findall(whole)) / max(words, 1)
 
 
-def index_of(folder: Path, kind: str) -> tuple[int, float]:
-    return index(text for path in files(folder) for _, text in prose(path, kind))
-
-
 def measured() -> dict[str, tuple[int, float]]:
     """Words and index by name: a package, "texts" of all packages, "docs"."""
-    found = {Path(package).name: index_of(ROOT / package, "prose") for package in PACKAGES}
-    found["docs"] = index_of(ROOT / "docs", "prose")
-    found["texts"] = index(
-        text
-        for package in PACKAGES
-        for path in files(ROOT / package)
-        for _, text in prose(path, "texts")
-    )
-    return found
+    found, all_texts = {}, []
+    for folder in (*PACKAGES, "docs"):
+        written: list[str] = []
+        for path in files(ROOT / folder):
+            said, shown = prose(path)
+            written += (text for _, text in said)
+            all_texts += [text for _, text in shown]
+        found[Path(folder).name] = index(written)
+    return found | {"texts": index(all_texts)}
 
 
 def show(path: Path) -> None:
     for each in files(path):
-        for number, text in prose(each, "all"):
+        for number, text in chain(*prose(each)):
             for offset, line in enumerate(text.split("\n")):
                 if found := PATTERN.search(line):
                     print(f"{each}:{number + offset}: {line.strip()[:150]}   [{found[0].strip()}]")
@@ -217,7 +209,7 @@ def show_change(base: str) -> None:
     for name, numbers in sorted(changed_lines(base).items()):
         if not (ROOT / name).exists() or LEFT_OUT.search(name.replace("tests/", "")):
             continue
-        for start, text in prose(ROOT / name, "all"):
+        for start, text in chain(*prose(ROOT / name)):
             for number, line in enumerate(text.split("\n"), start):
                 if number in numbers:
                     said.append(line)
