@@ -242,8 +242,8 @@ def test_readers_that_invent_groups_do_not_make_the_broker_remember_them_all() -
 
 def test_the_longest_wait_for_a_sync_is_told_for_ten_to_twenty_seconds() -> None:
     waits = SyncWaits()
-    waits.record(0.5, now_seconds=100.0)
-    waits.record(0.1, now_seconds=105.0)
+    waits.record(1, 0.5, now_seconds=100.0)
+    waits.record(1, 0.1, now_seconds=105.0)
     assert waits.batches == 2
     assert waits.seconds == pytest.approx(0.6)
     assert waits.longest_seconds(105.0) == 0.5
