@@ -141,6 +141,7 @@ async def test_a_stream_goes_on_with_its_other_queues(
             cold, warm = await reader.subscribe("T", 0), await reader.subscribe("T", 1)
             await broker.append("T", 1, b"new")
             assert await reader.bodies(warm) == [b"new"]
+            await eventually(lambda: disk.loaded)
             # Credit that comes meanwhile has no queue that is being read looked at.
             await reader.give(cold, 1, 1)
             empty = await reader.subscribe("T", 1, 1)

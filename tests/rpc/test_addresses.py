@@ -203,6 +203,8 @@ async def test_an_address_whose_connections_have_no_call_has_a_pause(sent: bytes
                 await peer.send(sent)
                 if sent:
                     assert await peer.until(lambda _: False) is None
+                else:
+                    await eventually(lambda: addresses.count("127.0.0.1") == 2)
             await eventually(lambda: addresses.count("127.0.0.1") == 1)
         assert (ended, addresses.calmed) == (USELESS_BURST + 1, 1)
         await honest.send(call(1))
