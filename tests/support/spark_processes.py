@@ -142,16 +142,20 @@ def workers_with_small_files(spark: SparkSession, bytes_max: int) -> Iterator[No
     """Let no file that a Python worker writes grow beyond some bytes, as if the disk were full."""
     # Workers are forked by a daemon, which begins with the first of them.
     spark.range(1).mapInArrow(lambda batches: batches, "id long").collect()
-    pids = [*_daemons(spark), *python_workers(spark)]
-    former = {pid: resource.prlimit(pid, resource.RLIMIT_FSIZE) for pid in pids}
-    for pid, (_, hard) in former.items():
-        resource.prlimit(pid, resource.RLIMIT_FSIZE, (bytes_max, hard))
+    former = {}
+    for pid in [*_daemons(spark), *python_workers(spark)]:
+        # Spark can end a worker at any time.
+        with suppress(ProcessLookupError):
+            former[pid] = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (bytes_max, former[pid][1]))
+    assert former, "no process of Spark was found"
     try:
         yield
     finally:
         for pid in [*_daemons(spark), *python_workers(spark)]:
             limit = former.get(pid, next(iter(former.values())))
-            resource.prlimit(pid, resource.RLIMIT_FSIZE, limit)
+            with suppress(ProcessLookupError):
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, limit)
 
 
 def children(parent: int) -> list[int]:
