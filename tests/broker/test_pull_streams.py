@@ -612,7 +612,7 @@ def test_answers_that_go_out_uncopied_are_the_same_message(count: int, choice: s
             )
             same = answer_of(PullResult(GetStatus.FOUND, next_offset, found), number)
             assert parsed_answer(newest) == parsed_answer(same)
-            alone = answer_of(PullResult(status, next_offset, found)).serialized()
+            alone = b"".join(stream_reply([answer_of(PullResult(status, next_offset, found))]))
         own = pb.PullReply(
             status=STATUSES[status],
             next_offset=next_offset,

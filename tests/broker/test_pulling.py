@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rockoon_broker.rpc.pull_answers import answer_with
+from rockoon_broker.rpc.pull_answers import answer_with, stream_reply
 from rockoon_core import errors
 from rockoon_format.hashes import java_hash_code
 from rockoon_proto.v1 import broker_pb2 as pb
@@ -234,4 +234,4 @@ def test_frames_that_go_out_uncopied_are_the_same_message(count: int) -> None:
     fields: dict[str, Any] = {"status": pb.FOUND, "next_offset": 7, "record_lengths": b"1234"}
     answer = answer_with(pb.PullReply(**fields), b"x" * count)
     whole = pb.PullReply(**fields, frames=b"x" * count)
-    assert pb.PullReply.FromString(answer.serialized()) == whole
+    assert pb.PullReply.FromString(b"".join(stream_reply([answer]))) == whole

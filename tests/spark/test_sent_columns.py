@@ -15,6 +15,7 @@ import pytest
 
 from rockoon_broker.rpc import log_reads
 from rockoon_core import errors
+from rockoon_core.message_queue import MessageQueue
 from rockoon_format.batch import encode_batch
 from rockoon_format.record import SYS_FLAG_COMPRESSED, encode_host
 from rockoon_proto.v1 import broker_pb2 as pb
@@ -22,9 +23,11 @@ from rockoon_spark.broker_calls import RepeatedCall
 from rockoon_spark.records.columns import COLUMNS
 from rockoon_spark.records.selection import EVERYTHING, Range, Selection
 from rockoon_spark.records.sent_columns import SentColumns, numbers_of
+from rockoon_spark.source import queue_partition
 from rockoon_spark.source.broker_partition import BrokerPartition
 from rockoon_spark.source.live_cluster import LiveCluster
 from rockoon_spark.source.log_source import DamagedRange, rows
+from rockoon_spark.source.queue_partition import BatchRange, QueuePartition
 from rockoon_spark.source.topic_plan import SelectedTopics
 from support.broker import NOW_MS, RunningBroker, running_broker
 from support.broker_routes import BrokerRoutes
@@ -97,7 +100,7 @@ def partitions_of(
 
 
 def read(
-    partitions: Sequence[BrokerPartition], columns: Sequence[str]
+    partitions: Sequence[BrokerPartition | QueuePartition], columns: Sequence[str]
 ) -> tuple[list[dict[str, Any]], int, list[DamagedRange]]:
     """Return the rows, the number of batches that were sent as columns, and the damage."""
     found: list[dict[str, Any]] = []
@@ -146,6 +149,52 @@ async def test_sent_columns_equal_those_of_whole_records(
     assert (sent_of_all > 0) == (choice == "compiled")
 
 
+def ranges_of(
+    broker: RunningBroker, ends: Sequence[int], chance: random.Random, columns: Sequence[str]
+) -> list[QueuePartition]:
+    """Return partitions of the queues of T, cut at random."""
+    found = []
+    for number, end in enumerate(ends):
+        bounds = [0, *sorted(chance.sample(range(1, end), chance.randrange(4))), end]
+        for start, stop in pairwise(bounds):
+            whole = BatchRange(MessageQueue("T", "broker-a", number), start, stop)
+            found.append(QueuePartition(whole, broker.address, 0, True, None, numbers_of(columns)))
+    return found
+
+
+@pytest.mark.parametrize("choice", BOTH)
+@pytest.mark.parametrize("odd_one_in", [0, 12])
+@pytest.mark.parametrize("seed", seeds(1))
+async def test_sent_columns_of_a_queue_equal_those_of_whole_records(
+    tmp_path: Path,
+    nameserver: BrokerRoutes,
+    monkeypatch: pytest.MonkeyPatch,
+    choice: str,
+    odd_one_in: int,
+    seed: int,
+) -> None:
+    chance = random.Random(seed)
+    sent_of_all = 0
+    with using(choice):
+        async with running_broker(tmp_path, [nameserver.address], **SMALL) as broker:
+            for _ in range(200):
+                await append(broker, chance, odd_one_in)
+            ends = [(await broker.pull("T", number)).max_offset for number in (0, 1)]
+            whole = ranges_of(broker, ends, chance, [])
+            expected, none, _ = await asyncio.to_thread(read, whole, list(COLUMNS))
+            assert (len(expected), none) == (sum(ends), 0)
+            for _ in range(8):
+                pull_bytes = chance.choice([1, 5000, 1 << 20])
+                monkeypatch.setattr(queue_partition, "_BYTES_PER_PULL", pull_bytes)
+                columns = chance.sample([*CUT, "broker"], chance.randint(2, 8))
+                parts = ranges_of(broker, ends, chance, columns)
+                found, sent, damages = await asyncio.to_thread(read, parts, columns)
+                assert found == [{name: row[name] for name in columns} for row in expected]
+                assert not damages
+                sent_of_all += sent
+    assert (sent_of_all > 0) == (choice == "compiled")
+
+
 @needs_compiled
 async def test_a_damaged_body_is_found_only_if_the_columns_need_it(
     tmp_path: Path, nameserver: BrokerRoutes
@@ -165,6 +214,14 @@ async def test_a_damaged_body_is_found_only_if_the_columns_need_it(
             assert [row["queue_offset"] for row in found] == [n for n in range(6) if n not in lost]
             assert [each.start for each in damages] == [places[n] for n in lost]
             assert bool(sent) == (not lost)
+    # Another process: that one has the newest messages in memory.
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        for columns, lost in ((["queue_offset"], []), (["queue_offset", "body"], [2])):
+            parts = ranges_of(broker, [6], random.Random(0), columns)
+            found, sent, damages = await asyncio.to_thread(read, parts, columns)
+            assert [row["queue_offset"] for row in found] == [n for n in range(6) if n not in lost]
+            assert len(damages) == len(lost)
+            assert sent
 
 
 async def test_a_column_of_a_newer_client_is_answered_with_records(
@@ -186,6 +243,8 @@ async def test_a_column_of_a_newer_client_is_answered_with_records(
         request = pb.ReadLogRequest(at_record=True, end_offset=1, columns=[pb.COLUMN_QUEUE] * 257)
         with pytest.raises(errors.InvalidArgument, match="257 columns, more than 256"):
             await broker.call("ReadLog", request)
+        with pytest.raises(errors.InvalidArgument, match="named twice"):
+            await broker.pull("T", columns=[pb.COLUMN_QUEUE] * 2)
 
 
 BY_QUEUE = {("T", "", 0): 3}

@@ -11,9 +11,10 @@ import pytest
 
 from rockoon.errors import BrokerUnavailable
 from rockoon_core.message_queue import MessageQueue
-from rockoon_spark.records.columns import to_batch
+from rockoon_spark.records.selection import EVERYTHING
+from rockoon_spark.records.sent_columns import numbers_of
 from rockoon_spark.source import queue_partition
-from rockoon_spark.source.log_source import DamagedRange, DataLost
+from rockoon_spark.source.log_source import DamagedRange, DataLost, rows
 from rockoon_spark.source.queue_partition import BatchRange, QueuePartition, QueuesPartition
 from support.broker import RunningBroker, running_broker
 from support.broker_routes import BrokerRoutes
@@ -48,9 +49,9 @@ async def read_with_damage(
     wanted: QueuePartition | QueuesPartition,
 ) -> tuple[list[bytes], list[DamagedRange]]:
     found = await asyncio.to_thread(lambda: list(wanted.read()))
-    batches = [to_batch(each, ["body"]) for each in found if not isinstance(each, DamagedRange)]
-    bodies = [body for batch in batches for body in batch.column("body").to_pylist()]
-    return bodies, [each for each in found if isinstance(each, DamagedRange)]
+    damages: list[DamagedRange] = []
+    batches = rows(found, EVERYTHING, ["body"], damages.append)
+    return [body for batch in batches for body in batch.column("body").to_pylist()], damages
 
 
 @pytest.mark.parametrize("seed", seeds(1))
@@ -68,9 +69,11 @@ async def test_ranges_hold_every_message_once_however_many_pulls_they_take(
             assert found == sent
 
 
+@pytest.mark.parametrize("columns", [[], ["body"]])
 async def test_holes_of_a_compacted_queue_are_passed_over(
-    tmp_path: Path, nameserver: BrokerRoutes
+    tmp_path: Path, nameserver: BrokerRoutes, columns: list[str]
 ) -> None:
+    only = {"columns": numbers_of(columns)}
     await nameserver.set_attribute("T", "cleanup.policy", "COMPACTION")
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         bodies = [b"%d" % n for n in range(50)]
@@ -79,12 +82,12 @@ async def test_holes_of_a_compacted_queue_are_passed_over(
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         await broker.append("T", 0, b"50", b"51", keys=["k0", "k1"])
         found = await answered(
-            lambda: read(partition(broker, 0, 52)), lambda bodies: bodies[0] == b"45"
+            lambda: read(partition(broker, 0, 52, **only)), lambda bodies: bodies[0] == b"45"
         )
         assert found == [*bodies[45:], b"50", b"51"]
         # A range may end, or lie, in a hole.
-        assert await read(partition(broker, 10, 47)) == bodies[45:47]
-        assert await read(partition(broker, 10, 20)) == []
+        assert await read(partition(broker, 10, 47, **only)) == bodies[45:47]
+        assert await read(partition(broker, 10, 20, **only)) == []
 
 
 async def test_what_retention_takes_while_it_is_read_fails_the_read_or_is_left_out(

@@ -183,7 +183,7 @@ class AppendReply(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., appended: _Optional[_Union[Appended, _Mapping]] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., more: _Optional[_Iterable[_Union[AppendReply, _Mapping]]] = ..., batches_max: _Optional[int] = ...) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("topic", "queue_id", "offset", "max_messages", "max_bytes", "wait_ms", "tag_hashes", "route_revision", "sql_expression", "group", "create_revision")
+    __slots__ = ("topic", "queue_id", "offset", "max_messages", "max_bytes", "wait_ms", "tag_hashes", "route_revision", "sql_expression", "group", "create_revision", "columns")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -195,6 +195,7 @@ class PullRequest(_message.Message):
     SQL_EXPRESSION_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     CREATE_REVISION_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_id: int
     offset: int
@@ -206,10 +207,11 @@ class PullRequest(_message.Message):
     sql_expression: str
     group: str
     create_revision: int
-    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tag_hashes: _Optional[_Iterable[int]] = ..., route_revision: _Optional[int] = ..., sql_expression: _Optional[str] = ..., group: _Optional[str] = ..., create_revision: _Optional[int] = ...) -> None: ...
+    columns: _containers.RepeatedScalarFieldContainer[LogColumn]
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tag_hashes: _Optional[_Iterable[int]] = ..., route_revision: _Optional[int] = ..., sql_expression: _Optional[str] = ..., group: _Optional[str] = ..., create_revision: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[LogColumn, str]]] = ...) -> None: ...
 
 class PullReply(_message.Message):
-    __slots__ = ("status", "next_offset", "min_offset", "max_offset", "frames", "record_lengths", "subscription_id", "ended", "error", "deletion")
+    __slots__ = ("status", "next_offset", "min_offset", "max_offset", "frames", "record_lengths", "subscription_id", "ended", "error", "deletion", "columns")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -220,6 +222,7 @@ class PullReply(_message.Message):
     ENDED_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     DELETION_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
     status: PullStatus
     next_offset: int
     min_offset: int
@@ -230,7 +233,8 @@ class PullReply(_message.Message):
     ended: bool
     error: _errors_pb2.Error
     deletion: DeletionReason
-    def __init__(self, status: _Optional[_Union[PullStatus, str]] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., frames: _Optional[bytes] = ..., record_lengths: _Optional[bytes] = ..., subscription_id: _Optional[int] = ..., ended: _Optional[bool] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., deletion: _Optional[_Union[DeletionReason, str]] = ...) -> None: ...
+    columns: LogColumns
+    def __init__(self, status: _Optional[_Union[PullStatus, str]] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., frames: _Optional[bytes] = ..., record_lengths: _Optional[bytes] = ..., subscription_id: _Optional[int] = ..., ended: _Optional[bool] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., deletion: _Optional[_Union[DeletionReason, str]] = ..., columns: _Optional[_Union[LogColumns, _Mapping]] = ...) -> None: ...
 
 class PullStreamRequest(_message.Message):
     __slots__ = ("subscribe", "credit", "unsubscribe")

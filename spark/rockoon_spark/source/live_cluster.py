@@ -204,6 +204,8 @@ class LiveCluster:
                 split_bytes,
                 fails_on_data_loss=self.fails_on_data_loss,
                 endpoint=self.endpoint,
+                # A search by time does not select exactly.
+                columns=() if selection.ranges else tuple(wanted.columns),
             )
         return self._of_log(client, ends, selection, split_bytes, wanted=wanted)
 

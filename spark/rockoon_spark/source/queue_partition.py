@@ -4,7 +4,7 @@ A stream reads all its messages in this way, a batch those that are a small part
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from rockoon_proto.v1.broker_pb2 import (
     NO_MATCHED_MESSAGE,
     OFFSET_FOUND_NULL,
     OFFSET_TOO_SMALL,
+    LogColumn,
     PullReply,
     PullRequest,
     QueueState,
@@ -23,6 +24,7 @@ from rockoon_proto.v1.broker_pb2 import (
 from rockoon_spark.broker_calls import READ_RETRY_SECONDS, PullClient, StatusClient
 from rockoon_spark.endpoint import AnyEndpoint
 from rockoon_spark.records.columns import LogRecords
+from rockoon_spark.records.sent_columns import SentColumns
 from rockoon_spark.source.log_source import (
     DamagedRange,
     GenerationReplaced,
@@ -67,6 +69,8 @@ class QueuePartition:
         route_revision: of the routes when the batch was planned.
         fails_on_data_loss: True to fail if messages were deleted.
         endpoint: nameservers, asked for the broker's new address if it no longer answers.
+        columns: the columns that the broker sends (`sent_columns.numbers_of`); empty for whole
+            records, which an older broker always sends.
         on_loss: called with a sentence about lost messages, instead of `report_loss`; may raise.
     """
 
@@ -75,6 +79,7 @@ class QueuePartition:
     route_revision: int
     fails_on_data_loss: bool
     endpoint: AnyEndpoint | None = None
+    columns: Sequence[LogColumn] = ()
     on_loss: Callable[[str], None] | None = None
 
     def client(self) -> PullClient:
@@ -82,7 +87,7 @@ class QueuePartition:
         broker = self.range.queue.broker
         return PullClient(broker, self.address, READ_RETRY_SECONDS, self.endpoint)
 
-    def read(self) -> Iterator[LogRecords | DamagedRange]:
+    def read(self) -> Iterator[LogRecords | SentColumns | DamagedRange]:
         """Yield the messages in order; offsets of compacted messages are missing.
 
         Raises:
@@ -92,7 +97,7 @@ class QueuePartition:
         with self.client() as client:
             yield from self.pull(client)
 
-    def pull(self, client: PullClient) -> Iterator[LogRecords | DamagedRange]:
+    def pull(self, client: PullClient) -> Iterator[LogRecords | SentColumns | DamagedRange]:
         """Yield the messages as `read` does, over an open connection."""
         position = self.range.start
         client.ask(self._request(position))
@@ -119,6 +124,10 @@ class QueuePartition:
             name, following = str(self.range.queue), position + 1
             return DamagedMessages(name, position, following, str(damage)), following
         following = reply.next_offset
+        if reply.HasField("columns") and following > self.range.stop:
+            # In a compacted queue, which has gaps, a reply may extend beyond the range.
+            reply = client.read(self.of_whole_records()._request(position))
+            following = reply.next_offset
         if following > position and reply.status in (FOUND, NO_MATCHED_MESSAGE):
             return reply, following
         if following > position and reply.status in _DELETED:
@@ -135,9 +144,17 @@ class QueuePartition:
             route_revision=self.route_revision,
             # So that the broker refuses the pull if the queue was deleted and created again.
             create_revision=self.range.create_revision,
+            columns=self.columns,
         )
 
-    def _records(self, reply: PullReply) -> Iterator[LogRecords]:
+    def of_whole_records(self) -> "QueuePartition":
+        """Return this partition without a choice of columns."""
+        return replace(self, columns=())
+
+    def _records(self, reply: PullReply) -> Iterator[LogRecords | SentColumns]:
+        if reply.HasField("columns"):
+            yield SentColumns(reply.columns, self.columns, self.range.queue.broker)
+            return
         sizes = np.frombuffer(reply.record_lengths, "<u4").astype(np.int64)
         starts = np.cumsum(sizes) - sizes
         # base=0, because records of a queue are not contiguous in the log.
@@ -187,7 +204,7 @@ class QueuesPartition:
     def broker(self) -> str:
         return self.parts[0].range.queue.broker
 
-    def read(self) -> Iterator[LogRecords | DamagedRange]:
+    def read(self) -> Iterator[LogRecords | SentColumns | DamagedRange]:
         """Yield the messages, queue by queue; see `QueuePartition.read`.
 
         Raises:

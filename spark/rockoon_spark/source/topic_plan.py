@@ -11,7 +11,13 @@ from dataclasses import dataclass
 
 from rockoon.net.routes import TopicRoute
 from rockoon_core.message_queue import QUEUES_PER_CALL_MAX, TOPICS_PER_READ_MAX, MessageQueue
-from rockoon_proto.v1.broker_pb2 import LogQueueRange, QueueState, ReadLogReply, ReadLogRequest
+from rockoon_proto.v1.broker_pb2 import (
+    LogColumn,
+    LogQueueRange,
+    QueueState,
+    ReadLogReply,
+    ReadLogRequest,
+)
 from rockoon_spark.broker_calls import LogClient, SearchClient, StatusClient
 from rockoon_spark.endpoint import AnyEndpoint
 from rockoon_spark.records.selection import INT64_MAX, INT64_MIN, Range, Selection
@@ -124,15 +130,25 @@ class BrokerQueues:
         *,
         fails_on_data_loss: bool,
         endpoint: AnyEndpoint,
+        columns: Sequence[LogColumn],
     ) -> list[QueuesPartition]:
-        """Divide the messages into partitions of about `split_bytes`."""
+        """Divide the messages into partitions of about `split_bytes`.
+
+        Args:
+            columns: see `QueuePartition`.
+        """
         log_bytes = ends.visible_end - ends.log_min_offset
         messages_max = max(split_bytes * ends.queue_entries // max(log_bytes, 1), 1)
         return [
             QueuesPartition(
                 [
                     QueuePartition(
-                        each, client.address, topics.route_revision, fails_on_data_loss, endpoint
+                        each,
+                        client.address,
+                        topics.route_revision,
+                        fails_on_data_loss,
+                        endpoint,
+                        columns,
                     )
                     for each in some
                 ],

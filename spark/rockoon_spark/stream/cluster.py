@@ -19,10 +19,11 @@ from rockoon.offsets.offset_lookup import OffsetLookup
 from rockoon.offsets.start import ConsumeFrom
 from rockoon_core.clock import Backoff
 from rockoon_core.message_queue import MessageQueue
-from rockoon_proto.v1.broker_pb2 import PullRequest
+from rockoon_proto.v1.broker_pb2 import LogColumn, PullRequest
 from rockoon_proto.v1.nameserver_pb2 import GetRouteRequest
 from rockoon_spark.endpoint import open_connection
 from rockoon_spark.records.selection import QueueKey
+from rockoon_spark.records.sent_columns import numbers_of
 from rockoon_spark.source.log_source import (
     BrokerAway,
     existing_queues,
@@ -236,15 +237,22 @@ class StreamCluster:
                 continue
         return found
 
-    def partitions(self, ranges: Iterable[BatchRange]) -> list[QueuePartition]:
+    def partitions(
+        self, ranges: Iterable[BatchRange], columns: Sequence[str]
+    ) -> list[QueuePartition]:
         """Return the input of a task for each range of a queue's offsets.
+
+        Args:
+            columns: the only columns that the reader needs.
 
         Raises:
             BrokerAway: a broker has no address.
         """
-        return self._call(lambda: self._partitions(list(ranges)))
+        return self._call(lambda: self._partitions(list(ranges), numbers_of(columns)))
 
-    async def _partitions(self, ranges: list[BatchRange]) -> list[QueuePartition]:
+    async def _partitions(
+        self, ranges: list[BatchRange], columns: Sequence[LogColumn]
+    ) -> list[QueuePartition]:
         routes = self._cluster.routes
         found = []
         for each in ranges:
@@ -253,7 +261,7 @@ class StreamCluster:
             options = self._options
             found.append(
                 QueuePartition(
-                    each, address, revision, options.fails_on_data_loss, options.endpoint
+                    each, address, revision, options.fails_on_data_loss, options.endpoint, columns
                 )
             )
         return found

@@ -217,7 +217,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         planned = self._existing(planned, StreamOffsets.parse(end))
         # Computed only from checkpointed offsets, so that a repeated batch has the same rows.
         cuts = cut(planned, self._options.partitions_min)
-        return [LogInputPartition(each) for each in self._planner.partitions(cuts)]
+        columns = self._options.schema.names
+        return [LogInputPartition(each) for each in self._planner.partitions(cuts, columns)]
 
     def _existing(self, planned: list[BatchRange], end: StreamOffsets) -> list[BatchRange]:
         """Return the ranges of queues that still exist; report the loss of the others.

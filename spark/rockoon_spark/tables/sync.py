@@ -385,7 +385,7 @@ class TableSync:
             columns |= {*MESSAGE_COLUMNS}
             self._errors.load()
             done = self._undecoded_before(start, end)
-        for partition in self._cluster.partitions(ranges(start, end)):
+        for partition in self._cluster.partitions(ranges(start, end), sorted(columns)):
             queue = partition.range.queue
             if found.size >= COMMIT_BYTES_MAX:
                 found.end_at(queue, partition.range.start)

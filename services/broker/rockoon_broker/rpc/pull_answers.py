@@ -1,10 +1,12 @@
 """Pull replies and queries: conversion from and to wire messages, without copies of the records."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from rockoon_broker.pull import PullQuery, PullResult, expression_of
+from rockoon_broker.rpc.log_columns import WantedColumns
 from rockoon_broker.rpc.message_reads import check_offset, packed
 from rockoon_broker.rpc.queue_states import DELETION_REASONS
 from rockoon_broker.store.reading.reader import GetStatus, NewestBatch
@@ -35,10 +37,6 @@ class PullAnswer:
     """All bytes before the records; on a stream, with the field tag of the answer."""
     frames: bytes = b""
 
-    def serialized(self) -> bytes:
-        """The wire form of the whole message."""
-        return self.front + self.frames
-
 
 def answer_with(
     reply: broker_pb2.PullReply, frames: bytes = b"", *, on_stream: bool = False
@@ -59,7 +57,8 @@ def answer_with(
 
 
 def stream_reply(answers: Sequence[PullAnswer]) -> list[bytes]:
-    """Return a serialised PullStreamReply as a list of byte strings."""
+    """Return a serialised PullStreamReply as a list of byte strings; of one answer to a Pull, the
+    PullReply."""
     found: list[bytes] = []
     for answer in answers:
         found.append(answer.front)
@@ -124,6 +123,17 @@ def answer_of(
         deletion=None if found.deletion is None else DELETION_REASONS[found.deletion],
     )
     return answer_with(reply, found.frames, on_stream=subscription_id is not None)
+
+
+def pull_reply(result: PullResult, columns: WantedColumns | None) -> list[bytes]:
+    """Return a serialised PullReply as a list of byte strings, with columns if the kernel can cut
+    them."""
+    pieces = None if columns is None else columns.of_messages(result.found)
+    if pieces is None:
+        return stream_reply([answer_of(result)])
+    bare = replace(result.found, frames=b"", lengths=np.zeros(0, np.uint32))
+    front = answer_of(PullResult(result.status, result.next_offset, bare))
+    return [*stream_reply([front]), *pieces]
 
 
 def newest_answer(batch: NewestBatch, next_offset: int, subscription_id: int) -> PullAnswer:

@@ -32,6 +32,7 @@ from rockoon_broker.rpc.compaction import (
     read_generation,
 )
 from rockoon_broker.rpc.large_requests import Request, append_request, batch_of, records_of
+from rockoon_broker.rpc.log_columns import WantedColumns
 from rockoon_broker.rpc.log_reads import read_log
 from rockoon_broker.rpc.message_reads import query_messages, read
 from rockoon_broker.rpc.pending_messages import (
@@ -41,7 +42,7 @@ from rockoon_broker.rpc.pending_messages import (
     list_delayed,
     list_transactions,
 )
-from rockoon_broker.rpc.pull_answers import PullAnswer, answer_of, query_of, stream_reply
+from rockoon_broker.rpc.pull_answers import PullAnswer, pull_reply, query_of, stream_reply
 from rockoon_broker.rpc.pull_stream import SUBSCRIPTIONS_MAX, PullStreamCall
 from rockoon_broker.rpc.queue_states import queue_states
 from rockoon_broker.store.log.batch import RoutedBatch
@@ -87,12 +88,11 @@ def add_to_server(service: "BrokerService", server: aio.Server) -> None:
     """Register every method; methods that transfer records get custom serialisers, which override
     the generated ones."""
     broker_pb2_grpc.add_BrokerServicer_to_server(service, server)
-    pull = grpc.unary_unary_rpc_method_handler(
+    # Replies in pieces, which Rockoon's HTTP/2 layer sends unchanged; gRPC has no type for them.
+    pull: Any = grpc.unary_unary_rpc_method_handler(
         service.Pull,
         request_deserializer=broker_pb2.PullRequest.FromString,
-        response_serializer=PullAnswer.serialized,
     )
-    # Replies in pieces, which Rockoon's HTTP/2 layer sends unchanged; gRPC has no type for them.
     in_pieces: Any = stream_reply
     pull_stream = grpc.stream_stream_rpc_method_handler(
         service.PullStream,
@@ -322,15 +322,15 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
 
     async def Pull(  # type: ignore[override]  # as `add_to_server` registers it
         self, request: broker_pb2.PullRequest, context: object
-    ) -> PullAnswer:
-        query = query_of(request)
+    ) -> list[bytes]:
+        query, columns = query_of(request), WantedColumns.of(request)
         received_ns = 0 if self._pull_tracing is None else time.time_ns()
         result = await self._open().pull(query, request.route_revision, request.create_revision)
         if query.offset > result.found.max_offset:
             await self._confirmed_leader()
         if self._pull_tracing is not None:
             self._pull_tracing.record_pull(query, result, received_ns)
-        return answer_of(result)
+        return pull_reply(result, columns)
 
     async def PullStream(  # type: ignore[override]  # as `add_to_server` registers it
         self, request_iterator: Any, context: object
