@@ -95,7 +95,7 @@ def current_generation(
         RockoonError: the broker does not answer.
         GenerationError: the manifest in its answer is invalid.
     """
-    with CompactionClient(broker, address, PLAN_RETRY_SECONDS) as client:
+    with CompactionClient(broker, address, PLAN_RETRY_SECONDS, endpoint) as client:
         reply: DescribeCompactionReply = client.read(DescribeCompactionRequest())
     if not reply.manifest:
         return None
