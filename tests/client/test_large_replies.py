@@ -15,13 +15,12 @@ from rockoon.net.large_replies import (
     PullReplyFields,
     pull_stream_reply,
     records_of,
-    refusal_of,
 )
 from rockoon.subscription import Subscription
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.wire_fields import bytes_tag, varint
 from rockoon_format.batch_encoding import encode_batch
-from rockoon_proto.v1.broker_pb2 import FOUND, PullReply, PullStreamReply
+from rockoon_proto.v1.broker_pb2 import FOUND, LogColumns, PullReply, PullStreamReply
 from rockoon_proto.v1.errors_pb2 import Error
 from support.kernels import BOTH, each_kernel
 from support.random_messages import many_examples, overlong
@@ -29,8 +28,9 @@ from support.random_messages import many_examples, overlong
 kernels = pytest.fixture(autouse=True, scope="module", params=BOTH)(each_kernel)
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
+_MESSAGES = ("error", "columns")
 _NAMES = [
-    field.name for field in PullReply.DESCRIPTOR.fields if field.name not in ("frames", "error")
+    field.name for field in PullReply.DESCRIPTOR.fields if field.name not in ("frames", *_MESSAGES)
 ]
 
 replies = st.builds(
@@ -42,6 +42,7 @@ replies = st.builds(
     subscription_id=st.integers(0, 100),
     ended=st.booleans(),
     error=st.none() | st.builds(Error, message=st.text(max_size=5)),
+    columns=st.none() | st.builds(LogColumns, records=st.integers(0, 9)),
 )
 wholes = st.builds(PullStreamReply, answers=st.lists(replies, max_size=3)).map(
     PullStreamReply.SerializeToString
@@ -64,11 +65,18 @@ pieces = st.one_of(
 def read(parse: Any, message: bytes) -> object:
     try:
         return [
-            ([getattr(each, name) for name in _NAMES], refusal_of(each), frames_of(each))
+            ([getattr(each, name) for name in _NAMES], messages_of(each), frames_of(each))
             for each in parse(message).answers
         ]
     except DecodeError:
         return None
+
+
+def messages_of(reply: Any) -> list[object]:
+    """Nested messages of the reply; the kernel leaves replies with a nested message to protobuf."""
+    if isinstance(reply, PullReplyFields):
+        return []
+    return [getattr(reply, name) for name in _MESSAGES if reply.HasField(name)]
 
 
 def frames_of(reply: Any) -> bytes:
