@@ -301,7 +301,7 @@ def linked(keys: list[KeyEntries]) -> int:
     header, slots = IndexHeader(), Slots(SLOTS_DEFAULT)
     for part in keys:
         for at in range(0, len(part), LINKED_KEYS):
-            header = slots.put(header, part.behind(at).first(LINKED_KEYS)).header
+            header = slots.put(header, part.without_first(at).first(LINKED_KEYS)).header
     return header.next_unit - 1
 
 

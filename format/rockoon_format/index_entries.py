@@ -67,7 +67,7 @@ class KeyEntries:
         """Return the first `count` entries."""
         return KeyEntries(self.hashes[:count], self.offsets[:count], self.timestamps_ms[:count])
 
-    def behind(self, count: int) -> "KeyEntries":
+    def without_first(self, count: int) -> "KeyEntries":
         """Return all entries after the first `count`."""
         return KeyEntries(self.hashes[count:], self.offsets[count:], self.timestamps_ms[count:])
 

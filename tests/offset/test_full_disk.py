@@ -76,7 +76,7 @@ def full_disk(root: Path) -> FullDisk:
 
 def is_refused(store: JournalStore) -> bool:
     try:
-        store.admit()
+        store.require_writable()
     except StoreNotWritable as refusal:
         assert refusal.retriable
         return True
@@ -94,7 +94,7 @@ async def test_what_was_taken_is_stored_and_the_rest_refused_until_there_is_room
     put(store, range(3, 5))
     await store.durable()
     with pytest.raises(StoreNotWritable, match="No space left") as refused:
-        store.admit()
+        store.require_writable()
     assert refused.value.retriable
     assert "No space left" in store.journal_counts().shortage
     disk.room_bytes += 100_000

@@ -223,7 +223,7 @@ async def test_nothing_is_acknowledged_after_the_disk_failed_once(
     with pytest.raises(StoreFailed, match="Input/output error"):
         await store.durable()
     with pytest.raises(StoreFailed):
-        store.admit()
+        store.require_writable()
     put(store, [99])
     with pytest.raises(StoreFailed):
         store.close()
@@ -244,7 +244,7 @@ async def test_a_disk_that_fails_at_any_call_loses_nothing_acknowledged(
         disk = FaultyDisk(call, at)
         store = JournalStore(tmp_path, failures.append, disk=disk, journal_bytes_max=1)
         for number in range(6):
-            store.admit()
+            store.require_writable()
             put(store, [number])
             written = number + 1
             await store.durable()
@@ -307,10 +307,10 @@ async def test_too_much_that_waits_for_the_disk_is_refused(
     disk.hold()
     put(store, [0], 200)
     with pytest.raises(Busy):
-        store.admit()
+        store.require_writable()
     disk.release()
     await store.durable()
-    store.admit()
+    store.require_writable()
     store.close()
 
 

@@ -357,10 +357,10 @@ def test_a_leader_without_room_writes_what_it_has_taken_and_takes_no_more(tmp_pa
         reserve = tmp_path / "reserve"
         disk.fail_write = lambda *_: errno.ENOSPC if reserve.exists() else 0
         disk.fail_allocate = lambda _: errno.ENOSPC
-        log.admit()
+        log.require_writable()
         append(log, "g", 1)
         with pytest.raises(Exception, match="cannot be stored now"):
-            log.admit()
+            log.require_writable()
         assert log.shortage
         disk.fail_write = lambda *_: errno.ENOSPC
         end = log.end
@@ -408,12 +408,12 @@ def test_too_much_that_waits_for_other_copies_is_refused(
     with opened(tmp_path) as log:
         lead(log, 1)
         while log.end - log.committed_end <= 200:
-            log.admit()
+            log.require_writable()
             append(log, "g", log.end)
         with pytest.raises(Busy):
-            log.admit()
+            log.require_writable()
         log.commit(log.end)
-        log.admit()
+        log.require_writable()
 
 
 def test_a_damaged_record_is_told_from_an_unfinished_write(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ async def test_after_a_failed_sync_nobody_is_told_anything(tmp_path: Path) -> No
     with pytest.raises(StoreFailed):
         await store.durable()
     with pytest.raises(StoreFailed):
-        store.admit()
+        store.require_writable()
     with pytest.raises(StoreFailed):
         store.close()
 

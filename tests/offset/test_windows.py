@@ -610,7 +610,7 @@ class Written:
         self.ledger = ledger
         self.records: list[Record] = []
 
-    def admit(self) -> None:
+    def require_writable(self) -> None:
         pass
 
     def write(self, records: list[Record]) -> None:

@@ -49,7 +49,7 @@ async def test_changes_are_told_when_a_quorum_has_them_and_rounds_are_shared_and
         store = led(leader)
         running = tasks.create_task(store.run())
         for number in range(100):
-            store.admit()
+            store.require_writable()
             store.write(change(store.ledger, f"g{number % 5}", number))
             if number % 10 == 0:
                 end = leader.log.end
@@ -75,7 +75,7 @@ async def test_changes_are_told_when_a_quorum_has_them_and_rounds_are_shared_and
             await each.stop()
         await eventually(lambda: not leader.replica.appends_allowed)
         with pytest.raises(NotEnoughReplicas):
-            store.admit()
+            store.require_writable()
         for number in range(3):
             store.write(change(store.ledger, "g", 1000 + number))
         assert store.is_stalled
@@ -117,7 +117,7 @@ async def test_a_leader_that_was_deposed_unheard_decides_nothing(tmp_path: Path)
             with pytest.raises(NotLeader):
                 await each
         with pytest.raises(NotLeader):
-            store.admit()
+            store.require_writable()
         assert not any(each.done() for each in by_itself)
         for each in by_itself:
             each.cancel()

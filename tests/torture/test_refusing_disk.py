@@ -133,7 +133,7 @@ async def test_a_full_file_system_ends_neither_service_and_both_start_on_it(tmp_
         assert progress.journal_counts().shortage
         filler.unlink()
         await eventually(lambda: not progress.journal_counts().shortage)
-        progress.admit()
+        progress.require_writable()
         put(progress, [2])
         await progress.durable()
         progress.close()

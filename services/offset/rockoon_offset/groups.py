@@ -212,7 +212,7 @@ class Groups:
             StoreNotWritable: the journal has no room for a new member.
         """
         if self.membership.find(group, member.member_id) is None:
-            self._store.admit()
+            self._store.require_writable()
         now_ns, now_ms = self._now_ns(), self._now_ms()
         if not self.membership.heartbeat(group, member, now_ns, now_ms, positions, sdk):
             return False

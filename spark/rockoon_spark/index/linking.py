@@ -361,6 +361,6 @@ def _linked(header: IndexHeader, slots: Slots, keys: Iterator[KeyEntries]) -> It
     """Add keys to an index file's slots in order, block by block."""
     for part in keys:
         for at in range(0, len(part), _BLOCK_KEYS):
-            linked = slots.put(header, part.behind(at).first(_BLOCK_KEYS))
+            linked = slots.put(header, part.without_first(at).first(_BLOCK_KEYS))
             header = linked.header
             yield linked

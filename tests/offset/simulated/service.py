@@ -95,7 +95,7 @@ class SimulatedStore(JournalStore):
         self._unsynced: deque[list[Record]] = deque()
         self.changes = self._synced_batches = 0
 
-    def admit(self) -> None:
+    def require_writable(self) -> None:
         pass
 
     def write(self, records: list[Record]) -> None:

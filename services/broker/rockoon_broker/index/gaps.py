@@ -169,7 +169,7 @@ class GapFiller:
         while len(entries):
             if self._active is None:
                 self._active = self._next_file(int(entries.timestamps_ms[0]))
-            entries = entries.behind(self._active.add(entries))
+            entries = entries.without_first(self._active.add(entries))
             if self._active.remaining == 0 or len(entries):
                 self._seal()
         # If the log cannot be read any further, give up the rest.

@@ -240,7 +240,7 @@ class KeyIndex:
         while len(entries):
             if self._active is None:
                 self._active = ActiveFile.create(self._directory, now_ms, self._last)
-            entries = entries.behind(self._active.add(entries))
+            entries = entries.without_first(self._active.add(entries))
             if self._active.remaining == 0 or len(entries):
                 self._seal(self._active)
 
@@ -254,7 +254,7 @@ class KeyIndex:
         if not taken or self._last is None or not len(entries):
             return entries
         same = int((entries.offsets == self._last.end_offset).sum())
-        return entries.behind(min(taken, same))
+        return entries.without_first(min(taken, same))
 
     @property
     def fill_from(self) -> int:

@@ -233,11 +233,11 @@ class Receivers:
             NotLeader, NotEnoughReplicas: of a journal with copies.
         """
         self._routes.require()
-        self._store.admit()
+        self._store.require_writable()
         removals = self._filters.removals
         await self._routes.wait_revision(route_revision, self._route_wait_seconds)
         refused = await self._start_queues(entries, route_revision)
-        self._store.admit()
+        self._store.require_writable()
         # No await from here on: state cannot change between the decisions and the write.
         now_ms = self.now_ms()
         records: list[Record] = []
@@ -268,7 +268,7 @@ class Receivers:
 
     async def acknowledge(self, entries: Iterable[Delivered]) -> list[Settlement]:
         """Settle acknowledged messages. Raises the errors of `acquire` except NotReady."""
-        self._store.admit()
+        self._store.require_writable()
         now_ms = self.now_ms()
         records: list[Record] = []
         settlements: list[Settlement] = []
@@ -284,7 +284,7 @@ class Receivers:
 
     async def change_visibility(self, changes: Iterable[VisibilityEntry]) -> list[Settlement]:
         """Change when acquired messages become visible. Raises the errors of `acknowledge`."""
-        self._store.admit()
+        self._store.require_writable()
         now_ms = self.now_ms()
         records: list[Record] = []
         settlements: list[Settlement] = []
@@ -312,7 +312,7 @@ class Receivers:
         """Extend the messages of reported clients; make the messages of closed clients visible.
         Yields to other calls during a long report. Raises the errors of `acknowledge`.
         """
-        self._store.admit()
+        self._store.require_writable()
         share, is_changed = LoopShare(), False
         for each in reports:
             if each.goodbye:
@@ -325,7 +325,7 @@ class Receivers:
                 self._store.write(records)
             await share.pause_when_used()
             # During the pause another process may have become the leader.
-            self._store.admit()
+            self._store.require_writable()
         if is_changed:
             await self._store.durable()
 
@@ -432,7 +432,7 @@ class Receivers:
             self._ends_asked_ms.clear()
         self._ends_asked_ms |= dict.fromkeys((queue for _, queue in acquired_to), now_ms)
         await self._ends.refresh({queue for _, queue in acquired_to})
-        self._store.admit()
+        self._store.require_writable()
         for (group, queue), end in acquired_to.items():
             if not self._ends.is_unknown(queue) and self._ends.known(queue) < end:
                 log.warning(

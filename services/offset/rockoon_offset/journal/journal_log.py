@@ -146,7 +146,7 @@ class JournalLog:
         return NO_GENERATION
 
     @property
-    def held_end(self) -> int:
+    def kept_for_followers_end(self) -> int:
         """End of the files that are only kept for followers; 0 if their number is at most
         `FILES_HELD_MAX`."""
         held = max(self._outline.newest_whole(self._committed) - 1, 0)
@@ -332,7 +332,7 @@ class JournalLog:
     def _encode(self, record: Record) -> bytes:
         return encode(record, self._replay.level)
 
-    def admit(self) -> None:
+    def require_writable(self) -> None:
         """Raise an error if no change may be made now.
 
         Raises:

@@ -178,13 +178,13 @@ class JournalStore:
     def journal_counts(self) -> JournalCounts:
         return self._journal.counts()
 
-    def admit(self) -> None:
+    def require_writable(self) -> None:
         """Raise Busy, StoreNotWritable or StoreFailed if no change may be made now."""
         if (refusal := self._failure or self._refusal) is not None:
             raise refusal
         if self._waiting_bytes > WAITING_BYTES_MAX:
             raise Busy(reason=f"{self._waiting_bytes} bytes of progress wait for the disk")
-        self._journal.admit()
+        self._journal.require_writable()
 
     def write(self, records: list[Record]) -> None:
         if not records:

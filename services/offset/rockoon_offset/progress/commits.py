@@ -143,11 +143,11 @@ class Commits:
             Busy, StoreFailed, StoreNotWritable: no commit is acknowledged. If the error came while
                 the call waited for the disk, accepted commits may be durable, or become so later.
         """
-        self._store.admit()
+        self._store.require_writable()
         beyond = {commit.queue for commit in commits if self._is_beyond_end(commit)}
         if beyond:
             await self._ends.refresh(beyond)
-            self._store.admit()
+            self._store.require_writable()
         records: list[Record] = []
         outcomes: list[CommitResult] = []
         now_ms = self._now_ms()

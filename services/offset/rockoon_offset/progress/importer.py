@@ -116,7 +116,7 @@ class Importer:
         """
         if len(entries) > ENTRIES_MAX:
             raise InvalidArgument(reason=f"more than {ENTRIES_MAX} entries at once")
-        self._store.admit()
+        self._store.require_writable()
         report, share = Imported(), LoopShare()
         valid: list[Entry] = []
         for entry in entries:
@@ -130,7 +130,7 @@ class Importer:
         made = await self._group_queues.make(valid, share, dry_run=dry_run)
         options = ImportOptions(operator, dry_run, overwrite, made)
         for first in range(0, len(valid), SLICE_ENTRIES):
-            self._store.admit()
+            self._store.require_writable()
             await self._import_slice(valid[first : first + SLICE_ENTRIES], options, report, share)
             await self._store.durable()
         return report

@@ -48,7 +48,7 @@ class ProgressStore(Protocol):
 
     def journal_counts(self) -> JournalCounts: ...
 
-    def admit(self) -> None:
+    def require_writable(self) -> None:
         """Raise an error if no change may be made now. Call it before each change of the ledger.
 
         Raises:

@@ -127,13 +127,13 @@ class ResetPlans:
             Busy, StoreNotWritable, StoreFailed, NotLeader, NotEnoughReplicas: see `ProgressStore`.
             The errors of `_steps`.
         """
-        self._store.admit()
+        self._store.require_writable()
         reset_id = reset_id or secrets.token_hex(8)
         if not self._was_applied(reset_id, wanted):
             steps = await self._steps(wanted)
             # Again after the broker calls: the store may refuse changes now, or a repeated call
             # with the same id may have applied the reset.
-            self._store.admit()
+            self._store.require_writable()
             if not self._was_applied(reset_id, wanted):
                 # No await between `_steps` and this write: progress could change.
                 self._write(reset_id, wanted.group, wanted.topic, steps, operator)
@@ -163,7 +163,7 @@ class ResetPlans:
             ResetNotFound: the plan does not exist, or is too old.
             PlanStale: progress or queues have changed since the plan.
         """
-        self._store.admit()
+        self._store.require_writable()
         self._remove_expired(self._now_seconds())
         plan = self._plans.get(reset_id)
         if plan is not None:
@@ -207,7 +207,7 @@ class ResetPlans:
             ResetNotFound: the reset was not applied, or is too old.
             PlanStale: a queue was deleted or created again since the reset.
         """
-        self._store.admit()
+        self._store.require_writable()
         if reset_id in self._plans:
             raise ResetNotFound(f"reset {reset_id!r} was not applied", reset=reset_id)
         applied = self._store.ledger.resets.find(reset_id)

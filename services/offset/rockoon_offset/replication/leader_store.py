@@ -77,12 +77,12 @@ class LeaderStore:
     def journal_counts(self) -> JournalCounts:
         return self._journal.counts()
 
-    def admit(self) -> None:
+    def require_writable(self) -> None:
         if self._refusal is not None:
             raise self._refusal
         if not self._replica.appends_allowed:
             raise self._not_allowed()
-        self._journal.admit()
+        self._journal.require_writable()
 
     def write(self, records: list[Record]) -> None:
         if not records or self._refusal is not None:

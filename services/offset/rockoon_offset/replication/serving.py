@@ -142,7 +142,7 @@ class OffsetCopy:
         while True:
             await asyncio.sleep(HELD_CHECK_SECONDS)
             journal.retain_from = replica.retention_end
-            if (held := journal.held_end) != reported:
+            if (held := journal.kept_for_followers_end) != reported:
                 replica.retention_held(held)
                 reported = held
 

@@ -171,7 +171,7 @@ class Resolver:
             NotReady: the nameservers changed to another etcd; the reader must retry.
         """
         # Before any decision: a decision is applied immediately and must then be written.
-        self._store.admit()
+        self._store.require_writable()
         # A client that has just created a topic can know a newer revision than this service.
         reached = await self._routes.wait_revision(route_revision, self._route_wait_seconds)
         answers: dict[MessageQueue, ResolvedStart | RockoonError] = {}
