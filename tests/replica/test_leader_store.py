@@ -60,7 +60,7 @@ async def test_changes_are_told_when_a_quorum_has_them_and_rounds_are_shared_and
         assert leader.replica.member.round == 0
         async with asyncio.TaskGroup() as asking:
             for _ in range(50):
-                asking.create_task(store.still_decides())
+                asking.create_task(store.wait_leadership_confirmed())
         assert leader.replica.member.round == 1
         # What was written before the question may have been confirmed before it, too.
         await store.durable()
@@ -104,7 +104,10 @@ async def test_a_leader_that_was_deposed_unheard_decides_nothing(tmp_path: Path)
         store.write(change(store.ledger, "g", 1))
         by_itself.append(tasks.create_task(store.durable_unbounded()))
         # A member's heartbeat, a start where nothing is new, and one that is a change.
-        asked = [asyncio.ensure_future(each) for each in (store.still_decides(), store.durable())]  # noqa: TID251
+        asked = [
+            asyncio.ensure_future(each)  # noqa: TID251
+            for each in (store.wait_leadership_confirmed(), store.durable())
+        ]
         store.write(change(store.ledger, "g", 2))
         asked.append(asyncio.ensure_future(store.durable()))  # noqa: TID251
         second = await logs.leader(other_than=first)

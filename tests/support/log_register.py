@@ -8,7 +8,7 @@ from rockoon_core.errors import NameserverUnavailable
 from rockoon_core.replication_rules import Config, Rank, Report, elected, election_size
 from rockoon_replica import actions
 from rockoon_replica.log_state import LogState, StateVersion
-from rockoon_replica.replica import RegisterCall
+from rockoon_replica.replica import LogStateCall
 
 
 class FakeRegister:
@@ -40,8 +40,8 @@ class FakeRegister:
         self.suspects: set[str] = set()
         self.unreachable: set[str] = set()
         self.watchers: dict[str, Callable[[LogState], None]] = {}
-        self.calls: list[tuple[str, RegisterCall]] = []
-        self.lost: list[type[RegisterCall]] = []
+        self.calls: list[tuple[str, LogStateCall]] = []
+        self.lost: list[type[LogStateCall]] = []
 
     def watch(self, who: str, tell: Callable[[LogState], None]) -> None:
         self.watchers[who] = tell
@@ -70,7 +70,7 @@ class FakeRegister:
             epoch=self.state.epoch + 1, leader=None, reports={}, confirmed=False, vain_epochs=vain
         )
 
-    def asked(self, who: str, call: RegisterCall) -> None:
+    def asked(self, who: str, call: LogStateCall) -> None:
         self.calls.append((who, call))
         state = self.state
         match call:
@@ -119,7 +119,7 @@ class RegisterOf:
         self._register = register
         self._who = who
 
-    async def ask(self, call: RegisterCall) -> LogState | None:
+    async def ask(self, call: LogStateCall) -> LogState | None:
         if self._who in self._register.unreachable:
             raise NameserverUnavailable(address="nowhere")
         if type(call) in self._register.lost:

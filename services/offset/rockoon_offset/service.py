@@ -108,7 +108,7 @@ class OffsetService(OffsetServiceServicer):
         if joined or self._store.is_stalled:
             await self._store.durable()
         else:
-            await self._store.still_decides()
+            await self._store.wait_leadership_confirmed()
         reply = pb.HeartbeatReply(
             membership_version=self._groups.membership.version(request.group),
             members=self._members(request.group),
@@ -395,7 +395,7 @@ class OffsetService(OffsetServiceServicer):
         # Captured before the wait: after it, the captured state is durable.
         payloads = frames.state_payloads(map(encode, self._store.ledger.snapshot()))
         await self._store.durable()
-        await self._store.still_decides()
+        await self._store.wait_leadership_confirmed()
         for payload in payloads:
             yield pb.ReadStateReply(records=payload)
 

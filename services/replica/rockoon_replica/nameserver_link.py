@@ -26,7 +26,7 @@ from rockoon_replica.log_state import (
     ProcessRun,
     StateVersion,
 )
-from rockoon_replica.replica import RegisterCall
+from rockoon_replica.replica import LogStateCall
 from rockoon_runtime.process import Stop
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ SILENT_SECONDS_MAX = 12.0
 
 
 class NameserverLink:
-    """Watches a log's state at any nameserver, and makes its replica's calls; a `Register`.
+    """Watches a log's state at any nameserver, and makes its replica's calls; a `LogStateClient`.
 
     Args:
         channels: those to other replicas; they learn where the log's replicas listen.
@@ -118,8 +118,8 @@ class NameserverLink:
                 self._log_name, message.copies, ", ".join(names),
             )  # fmt: skip
 
-    async def ask(self, call: RegisterCall) -> LogState | None:
-        """Make a call to a nameserver; see `Register`."""
+    async def ask(self, call: LogStateCall) -> LogState | None:
+        """Make a call to a nameserver; see `LogStateClient`."""
         method, request = self._request(call)
 
         async def asked(channel: aio.Channel) -> pb.LogReply:
@@ -132,7 +132,7 @@ class NameserverLink:
         reply = await self._nameservers.call_channel(asked)
         return state_from_wire(reply.state) if reply.state.epoch > 0 else None
 
-    def _request(self, call: RegisterCall) -> tuple[str, Any]:
+    def _request(self, call: LogStateCall) -> tuple[str, Any]:
         def caller(seen: StateVersion) -> pb.ReplicaCall:
             return pb.ReplicaCall(
                 kind=self._kind,

@@ -69,7 +69,7 @@ DAMAGED_HAND_OVER_SECONDS = 2.0
 # Pause before it tries again.
 DAMAGED_PAUSE_SECONDS = 60.0
 
-RegisterCall = (
+LogStateCall = (
     actions.ReportLog
     | actions.SuspectLeader
     | actions.RetractSuspicion
@@ -82,10 +82,10 @@ RegisterCall = (
 LastAction = actions.Reopen | actions.Remake | actions.Halt
 
 
-class Register(Protocol):
-    """Interface of a replica to the nameservers."""
+class LogStateClient(Protocol):
+    """Interface of a replica to the state of its log, which the nameservers store in etcd."""
 
-    async def ask(self, call: RegisterCall) -> LogState | None:
+    async def ask(self, call: LogStateCall) -> LogState | None:
         """Make a call to a nameserver; returns the log's state after it, if the reply has one.
 
         Raises:
@@ -122,7 +122,7 @@ class Replica:
         replicated: the log.
         file: keeps the facts.
         facts: read from it, or the first ones.
-        register: the nameservers.
+        register: client of the state of the log.
         address_of: address of a replica by its id; None while it is unknown.
         record: state of the process over all runs; default: a new one.
         crc32: like `zlib.crc32`, for bytes that copies exchange.
@@ -141,7 +141,7 @@ class Replica:
         replicated: ReplicatedLog,
         file: ReplicaFile,
         facts: ReplicaFacts,
-        register: Register,
+        register: LogStateClient,
         channels: Channels,
         address_of: Callable[[str], str | None],
         owner: Owner,
@@ -544,12 +544,12 @@ class Replica:
         if self.record.set_ready(is_ready=self.is_ready, now=now):
             self._owner.readiness_changed()
 
-    def _ask(self, call: RegisterCall) -> None:
+    def _ask(self, call: LogStateCall) -> None:
         if self._calls < CALLS_MAX:
             self._calls += 1
             self._spawn(self._asked(call), f"{self._log_name}: {type(call).__name__}")
 
-    async def _asked(self, call: RegisterCall) -> None:
+    async def _asked(self, call: LogStateCall) -> None:
         try:
             state = await self._register.ask(call)
         except RockoonError as reason:

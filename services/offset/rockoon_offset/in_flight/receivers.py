@@ -333,9 +333,9 @@ class Receivers:
         """Wait until all changes made so far are durable."""
         await self._store.durable()
 
-    async def still_decides(self) -> None:
+    async def wait_leadership_confirmed(self) -> None:
         """Wait until the leadership of this process is confirmed; see `ProgressStore`."""
-        await self._store.still_decides()
+        await self._store.wait_leadership_confirmed()
 
     @property
     def lease_ms(self) -> int:

@@ -164,7 +164,7 @@ class InFlightService(InFlightServiceServicer):
             as_of_ms=now_ms,
         )
         check_reply_bytes(reply.ByteSize(), "a smaller group")
-        await self._receivers.still_decides()
+        await self._receivers.wait_leadership_confirmed()
         return reply
 
     async def ListProducers(
@@ -182,7 +182,7 @@ class InFlightService(InFlightServiceServicer):
             producers_count=len(found),
         )
         check_reply_bytes(reply.ByteSize(), "a topic")
-        await self._receivers.still_decides()
+        await self._receivers.wait_leadership_confirmed()
         return reply
 
 

@@ -213,7 +213,7 @@ class JournalStore:
         self._waiters.append((wanted, future))
         await future
 
-    async def still_decides(self) -> None:
+    async def wait_leadership_confirmed(self) -> None:
         """Do nothing: this process always leads, because the journal has one copy. See
         `ProgressStore`."""
 

@@ -73,7 +73,7 @@ class ProgressStore(Protocol):
             NotLeader, NotEnoughReplicas: of a journal with copies.
         """
 
-    async def still_decides(self) -> None:
+    async def wait_leadership_confirmed(self) -> None:
         """Wait until the leadership of this process is confirmed, for replies without a change.
 
         See rule 11 of docs/understand/replication.md.

@@ -110,7 +110,7 @@ class LeaderStore:
         # sent after this call, so its commit confirms the leadership.
         await self._replica.wait_committed(end)
 
-    async def still_decides(self) -> None:
+    async def wait_leadership_confirmed(self) -> None:
         if self._refusal is not None:
             raise self._refusal
         await self._replica.round()
