@@ -1,4 +1,4 @@
-"""A store with messages aside, whose clocks a test moves and whose turns it calls."""
+"""A store with delayed messages. The test sets its clocks and runs its delivery turns."""
 
 import shutil
 from collections.abc import Sequence
@@ -24,13 +24,13 @@ from rockoon_format.record import Record, encode_host
 from rockoon_runtime.waking import Bell
 from support.store_directory import FailingDisk, crashed_copy
 
-# Before any file of a test was written, so that none looks old.
+# Earlier than the modification time of every file that a test writes, so that none looks old.
 NOW_MS = 1_700_000_000_000
 HOST = ("127.0.0.1", 10911)
 
 
 class TwoClocks:
-    """A wall clock that can be set, and one that only goes on."""
+    """A wall clock that a test can set, and a monotonic clock."""
 
     def __init__(self) -> None:
         self.wall_ms = NOW_MS
@@ -52,7 +52,8 @@ class TwoClocks:
 
 
 class AsideDesk:
-    """Owns a store with its delayed messages. With `flush = async`, so that nothing has to wait."""
+    """Owner of a store with delayed messages. `flush = async`, so that no append waits for a
+    sync."""
 
     def __init__(
         self, root: Path, clock: TwoClocks | None = None, disk: Disk | None = None, **changes: Any
@@ -112,7 +113,7 @@ class AsideDesk:
         queue_id: int = 0,
         bodies: Sequence[bytes] = (),
     ) -> list[str]:
-        """Send delayed messages with these properties; returns their ids."""
+        """Send delayed messages with these properties; return their ids."""
         placed = await self.place(*each, topic=topic, queue_id=queue_id, bodies=bodies)
         return [encode_offset_id(run.store_host, run.first_physical_offset) for run in placed.runs]
 
@@ -142,14 +143,14 @@ class AsideDesk:
         return await self.delays.append(batch, lambda: self._check(topic, queue_id))
 
     async def turns(self) -> None:
-        """Let everything be delivered that is due."""
+        """Deliver all messages that are due."""
         self.store.tick(self.clock.wall_ms)
         has_more = True
         while has_more:
             has_more = await self.delays.delivery.step()
 
     def read(self, topic: str = "T", queue_id: int = 0) -> list[Record]:
-        """Every message of a queue."""
+        """Return all messages of a queue."""
         records: list[Record] = []
         offset = self.store.min_offset(topic, queue_id)
         while offset < self.store.max_offset(topic, queue_id):
@@ -164,27 +165,28 @@ class AsideDesk:
         return [record.body for record in self.read(topic, queue_id)]
 
     def write_snapshot(self) -> None:
-        """As it is written every ten seconds."""
+        """Write the snapshot that a broker writes every ten seconds."""
         self.sync()
         captured = self.aside.pending_index.capture()
         assert captured.snapshot.covered_end <= self.store.durable_end
         self.aside.pending_index.write(captured)
 
     def sync(self) -> None:
-        """Wait until all of the log is durable."""
+        """Wait until the whole log is durable."""
         end = self.store.appended_end
         while self.store.durable_end < end:
             self.store.tick(self.clock.wall_ms)
             self.clock.pass_ms(1)
 
     def killed(self, target: Path, **changes: Any) -> "AsideDesk":
-        """What the next process finds after kill -9, clocks going on; this one goes away."""
+        """Return the owner after kill -9 and a restart; the clocks continue. This owner is
+        closed."""
         copy = crashed_copy(self.settings.store_path, target)
         self.store.close()
         return AsideDesk(copy, self.clock, **changes)
 
     def restarted(self, **changes: Any) -> "AsideDesk":
-        """The next process after a clean stop."""
+        """Return the owner after a clean stop and a restart."""
         captured = self.aside.pending_index.capture()
         self.store.close()
         self.aside.write_last(captured)

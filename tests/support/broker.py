@@ -34,7 +34,7 @@ SMALL: dict[str, Any] = {
     "index_slots": 1000,
     "index_units": 4000,
     "drain_seconds_max": 5.0,
-    # Disks of test machines are as full as they are.
+    # The disk of a test machine may be nearly full.
     "disk_full_percent": 100,
     "disk_forced_percent": 100,
 }
@@ -46,11 +46,12 @@ def settings_of(root: Path, nameservers: Sequence[str], **changes: Any) -> Broke
 
 
 class RunningBroker:
-    """A broker's calls, with the error table's exceptions.
+    """Calls of a broker; errors are raised as the classes of the error table.
 
     Attributes:
         address: "host:port".
-        stop: ask it to stop with `stop.request(...)`; `stop.fatal` says why it stopped by itself.
+        stop: `stop.request(...)` stops the broker; `stop.fatal` is the reason if it stopped by
+            itself.
     """
 
     def __init__(self, address: str, channel: aio.Channel, stop: Stop) -> None:
@@ -88,9 +89,9 @@ class RunningBroker:
         return await answered(ask, lambda reply: "retry" not in reply.not_searched_because)
 
     async def until(self, condition: Callable[[Any], bool]) -> Any:
-        """Look at the broker's description until it is as wanted; returns that one.
+        """Repeat DescribeBroker until a condition is true; return the description.
 
-        It may register anew meanwhile: the lease of the routes that it was in can have run out.
+        The broker may register again while this call waits, if its lease has expired.
         """
 
         async def look() -> Any:
@@ -102,7 +103,7 @@ class RunningBroker:
         return await answered(look, lambda seen: seen is not None and condition(seen))
 
     async def bodies(self, topic: str, queue_id: int = 0, offset: int = 0) -> list[bytes]:
-        """Every body of a queue from an offset on."""
+        """Return all bodies of a queue from an offset on."""
         found: list[bytes] = []
         while True:
             reply = await self.pull(topic, queue_id, offset)
@@ -122,9 +123,9 @@ async def running_broker(
     quiet_seconds: float = 0.0,
     **changes: Any,
 ) -> AsyncIterator[RunningBroker]:
-    """Run a broker until the block ends; what `serve` raises is raised here.
+    """Run a broker until the block ends; an exception of `serve` is raised here.
 
-    Nobody has to hear of its end first, unless `quiet_seconds` says so.
+    With `quiet_seconds` = 0 the broker stops at once and does not announce its end first.
     """
     stop = Stop()
     address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -143,7 +144,7 @@ async def running_broker(
         finally:
             if not address.done():
                 address.set_exception(stop.fatal or RuntimeError("it did not serve"))
-                # Retrieved here too: nobody awaits it when `serve` raises.
+                # Retrieved here too: if `serve` raises, no task awaits it.
                 address.exception()
 
     async with asyncio.TaskGroup() as tasks:
@@ -172,7 +173,7 @@ def batch(
     request_id: int = 0,
     route_revision: int = 0,
 ) -> pb.AppendRequest:
-    """A request with one record for each body."""
+    """Return a request with one record for each body."""
     columns = [
         [f"{name}\x01{value}\x02".encode() if value else b"" for value in each]
         for name, each in (
@@ -199,7 +200,7 @@ def batch(
 
 
 def bodies_of(reply: Any) -> list[bytes]:
-    """The bodies of a PullReply or ReadReply."""
+    """Return the bodies of a PullReply or ReadReply."""
     lengths = [
         int.from_bytes(reply.record_lengths[at : at + 4], "little")
         for at in range(0, len(reply.record_lengths), 4)

@@ -1,4 +1,4 @@
-"""The fake nameserver with what broker tests need beside: topics in one line, and bad days."""
+"""The fake nameserver with additions for broker tests: short calls for topics, and failures."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -11,15 +11,15 @@ from support.waiting import DEADLINE_SECONDS
 
 
 class BrokerRoutes(FakeNameserver):
-    """Changed by the test.
+    """The test changes its attributes.
 
     Attributes:
-        etcd_cluster_id: identity of the etcd it claims to follow.
-        cluster_id: identity of the cluster; 0 tells none.
+        etcd_cluster_id: identity of the etcd that it claims to follow.
+        cluster_id: identity of the cluster; 0: it sends none.
         refuse_register, refuse_watch: raised by RegisterNode and WatchRoutes while they are set.
-        registrations: how often nodes have registered or renewed.
+        registrations: number of registrations and renewals of nodes.
         registered: the last request of a node.
-        watches: how many watches were opened.
+        watches: number of watches that were opened.
     """
 
     def __init__(self) -> None:
@@ -35,10 +35,10 @@ class BrokerRoutes(FakeNameserver):
     async def create_topic(
         self, name: str, queues: Mapping[str, int], permissions: int = 6, **attributes: str
     ) -> int:
-        """Create a topic with some queues on each broker; returns its revision.
+        """Create a topic with a number of queues on each broker; return its revision.
 
         Args:
-            attributes: their names have underscores where the topic's have dots.
+            attributes: as the topic's attributes, with underscores instead of dots in their names.
         """
         placements = [pb.Placement(broker=broker, queues=count) for broker, count in queues.items()]
         named = {name.replace("_", "."): value for name, value in attributes.items()}
@@ -47,13 +47,13 @@ class BrokerRoutes(FakeNameserver):
         return int((await self.CreateTopic(request, None)).revision)
 
     async def permit(self, name: str, permissions: int) -> int:
-        """Change what may be done with a topic; returns the revision."""
+        """Change the permissions of a topic; return the revision."""
         self.topics[name].config.permissions = permissions
         await self._tell(topics=[self.topics[name]])
         return self.revision
 
     async def set_attribute(self, topic: str, name: str, value: str) -> int:
-        """Give a topic an attribute, or take it away with an empty value; returns the revision."""
+        """Set an attribute of a topic; an empty value removes it. Return the revision."""
         attributes = self.topics[topic].config.attributes
         if value:
             attributes[name] = value
@@ -66,14 +66,14 @@ class BrokerRoutes(FakeNameserver):
         return int((await self.DeleteTopic(pb.DeleteTopicRequest(name=name), None)).revision)
 
     def lose_everything(self, etcd_cluster_id: int) -> None:
-        """As if etcd's data was lost: no topics, and revisions begin anew."""
+        """Simulate the loss of etcd's data: no topics, and revisions start from the beginning."""
         self.revision, self.etcd_cluster_id = 1, etcd_cluster_id
         self.topics.clear()
         self.nodes.clear()
         self._updates.clear()
 
     async def wait_until(self, condition: Any) -> None:
-        """Wait until something is true of this object after one of its changes."""
+        """Wait until a condition on this object is true; it is evaluated after each change."""
         async with asyncio.timeout(DEADLINE_SECONDS), self._changed:
             await self._changed.wait_for(condition)
 

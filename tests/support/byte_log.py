@@ -1,8 +1,8 @@
-"""Byte log in memory, as replication knows logs: records with lengths, epochs in their own ones.
+"""Replicated log in memory: records with lengths, and records that begin an epoch.
 
-A record is its length (4 bytes), a kind (1 byte) and its body. Records that open an epoch, or begin
-a file, name the epoch and where the ones before began, at most `BOUNDARIES_MAX` of them. What was
-not synced may be lost when the machine loses power, anywhere.
+A record is its length (4 bytes), a kind (1 byte) and its body. A record that begins an epoch or a
+file names the epoch and the starts of at most `BOUNDARIES_MAX` earlier epochs. A power cut may
+remove any part of the bytes that were not synced.
 """
 
 import random
@@ -22,7 +22,7 @@ BOUNDARIES_MAX = 50
 
 
 class LogRecord(NamedTuple):
-    """One record: where it begins and ends, what it is, and the epoch it is of."""
+    """One record: its range, its kind, and its epoch."""
 
     first: int
     end: int
@@ -35,8 +35,8 @@ class ByteLog:
     """A log of whole records.
 
     Args:
-        choose: what chance decides at a crash.
-        file_bytes: a file that has so many is full; the next record begins another, behind a mark.
+        choose: random choices at a crash.
+        file_bytes: size of a full file; the next record begins another file, after a mark.
     """
 
     def __init__(self, choose: random.Random | None = None, file_bytes: int = 1 << 30) -> None:
@@ -46,12 +46,12 @@ class ByteLog:
         self.min_offset = 0
         self.durable_end = 0
         self.committed_end = 0
-        # What was cut, as the store keeps it aside: a copy for each cut.
+        # The removed bytes of each cut, as the store keeps them: a copy for each cut.
         self.cut: list[bytes] = []
         self.generation = Generation()
-        # Values that are in it.
+        # Values in the log.
         self.kept: frozenset[bytes] = frozenset()
-        # What a start has told of it; nothing of its own accord.
+        # Values that a start reports; otherwise empty.
         self.losses: list[str] = []
         # Positions of flipped bytes on the disk; `_data` has the written bytes.
         self.flips: set[int] = set()
@@ -76,15 +76,15 @@ class ByteLog:
         ]
 
     def records(self) -> list[LogRecord]:
-        """All that are left, in order."""
+        """Return all remaining records, in order."""
         return self._records
 
     def bytes_between(self, first: int, end: int) -> bytes:
-        """Bytes as they were written."""
+        """Return bytes as they were written."""
         return bytes(self._data[first - self.min_offset : end - self.min_offset])
 
     def bytes_on_disk(self, first: int, end: int) -> bytes:
-        """Bytes as they are read."""
+        """Return bytes as they are read from the disk."""
         data = bytearray(self.bytes_between(first, end))
         for position in self.flips:
             if first <= position < end:
@@ -96,7 +96,8 @@ class ByteLog:
         return zlib.crc32(self.bytes_on_disk(end - size, end))
 
     def damaged_at(self, offset: int, data: bytes) -> int | None:
-        """Records have no checksums here: compare with the written bytes."""
+        """Return the offset of the first damaged record. Records have no checksums here, so the
+        bytes are compared with the written bytes."""
         for record in self._records:
             if offset <= record.first and record.end <= offset + len(data):
                 written = self.bytes_between(record.first, record.end)
@@ -109,7 +110,7 @@ class ByteLog:
         return self._records[at].first if at >= 0 else self.min_offset
 
     def is_damaged(self, position: int) -> bool:
-        """Whether the record at a position has a flipped bit."""
+        """Return whether the record at a position has a flipped bit."""
         return self.record_before(position) == position and any(
             self.record_before(each) == position for each in self.flips
         )
@@ -121,7 +122,7 @@ class ByteLog:
         self.repair_nowait(offset, data)
 
     def repair_nowait(self, offset: int, data: bytes) -> None:
-        """As `repair`."""
+        """Repair as `repair` does, without waiting."""
         end = offset + len(data)
         if not self.min_offset <= offset <= end <= self.end:
             raise ValueError(f"the log does not have {offset} to {end}")
@@ -129,7 +130,7 @@ class ByteLog:
         self.flips = {each for each in self.flips if not offset <= each < end}
 
     def blank_at(self, position: int) -> int | None:
-        """It has none."""
+        """Return None: this log has no blanks."""
         del position
 
     def read(self, offset: int, bytes_max: int) -> bytes:
@@ -158,7 +159,7 @@ class ByteLog:
             self._add(kind, body)
 
     def append(self, body: bytes) -> int:
-        """Append a value, as a leader does; returns where it begins."""
+        """Append a value as a leader does; return the offset of its record."""
         self._begin_file()
         first = self.end
         self._add(VALUE, body)
@@ -191,7 +192,7 @@ class ByteLog:
         self.sync_nowait()
 
     def sync_nowait(self) -> None:
-        """As `sync`."""
+        """Sync as `sync` does, without waiting."""
         self.durable_end = self.end
 
     def drop(self, dropped: Mapping[str, int]) -> None:
@@ -202,7 +203,7 @@ class ByteLog:
         self.generation = self.generation._replace(needed_end=end)
 
     def make_generation(self, identity: int) -> None:
-        """Put into force what is left of all that is committed, as a leader does."""
+        """Make a generation of all committed records that remain, and use it, as a leader does."""
         end = min(self.committed_end, self.durable_end)
         values = {each.body for each in self._records if each.kind == VALUE and each.end <= end}
         if end > self.generation.end:
@@ -210,7 +211,7 @@ class ByteLog:
             self.kept |= values
 
     def take_generation(self, leader: "ByteLog") -> None:
-        """Put into force what a leader has, as a follower that has it on its disk."""
+        """Use the generation of a leader, as a follower does that has it on its disk."""
         end = min(self.committed_end, self.durable_end)
         if self.generation.end < leader.generation.end <= end:
             identity, made_to, _ = leader.generation
@@ -235,7 +236,7 @@ class ByteLog:
         self._keep(self.min_offset, offset)
 
     def _keep(self, first: int, end: int) -> None:
-        """Begin and end elsewhere, and learn again what the records say."""
+        """Keep only a range of the log, and read epochs and marks from its records again."""
         if end not in {self.min_offset, *(record.end for record in self._records)}:
             raise ValueError(f"no record ends at {end}")
         kept = self.bytes_between(first, end)
@@ -250,30 +251,31 @@ class ByteLog:
         self.durable_end = durable
 
     def delete_below(self, offset: int) -> None:
-        """Delete whole files below a position, as retention does; never the last one."""
+        """Delete whole files before a position, as retention does; the last file remains."""
         kept = [first for first in self._files if first <= offset]
         if kept and kept[-1] > self.min_offset:
             self._keep(kept[-1], self.end)
 
     def reopened(self, choose: random.Random) -> None:
-        """A process begins: what is in the log is made durable first, and the recovery point is
-        older than what was known."""
+        """Return the log as a new process opens it: its bytes are synced first, and the recovery
+        point is older than the newest state."""
         self.sync_nowait()
         if choose.random() < 0.5:
             self.committed_end = choose.randint(self.min_offset, self.committed_end)
 
     def crash(self, *, power: bool) -> None:
-        """The process ends, or the machine loses power: what was not synced may be cut."""
+        """End the process, or cut the machine's power: bytes that were not synced may be lost."""
         if power:
             self._lose(self._choose.randint(self.durable_end, self.end))
 
     def lose_records(self, kept: int) -> None:
-        """A damaged disk: whole records are gone, durable or not."""
+        """Simulate a damaged disk: whole records are lost, durable or not."""
         self.durable_end = self.min_offset
         self._lose(kept)
 
     def _lose(self, kept: int) -> None:
-        """Keep what lies below a position, at least all that is durable; a torn record is cut."""
+        """Keep the bytes before a position, and at least all durable ones; a torn record is
+        removed."""
         ends = [record.end for record in self._records if record.end <= kept]
         end = max(self.durable_end, ends[-1] if ends else self.min_offset)
         self.committed_end = min(self.committed_end, end)

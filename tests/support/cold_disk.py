@@ -1,4 +1,4 @@
-"""A disk that says which of its pages are in memory, and whose reads take as long as is wanted."""
+"""A disk with a simulated page cache; the test decides how long its reads take."""
 
 import threading
 from pathlib import Path
@@ -15,14 +15,14 @@ PAGE_BYTES = 4096
 
 
 class ColdDisk(FailingDisk):
-    """What was written or read since `evict` is in the page cache, unless it keeps nothing.
+    """Pages that were written or read since `evict` are in the page cache, if `keeps` is True.
 
     Attributes:
-        moves: cleared, what other threads read waits until it is set.
-        keeps: whether what is read is in the page cache then.
-        waited: reads for which the thread that called `evict`, the loop's, waited.
-        loaded: reads of other threads since.
-        lent: descriptors that were made of others, and are open.
+        moves: if it is cleared, reads of other threads wait until it is set.
+        keeps: whether a read adds its pages to the page cache.
+        waited: number of reads of the thread that called `evict`, which is the event loop's.
+        loaded: number of reads of other threads since `evict`.
+        lent: open descriptors that are duplicates.
     """
 
     def __init__(self) -> None:

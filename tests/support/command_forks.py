@@ -1,9 +1,8 @@
-"""Runs the `rockoon` command many times, each in a process of its own, and loads it once.
+"""Runs the `rockoon` command many times, each in its own process, and imports its modules once.
 
-A command takes a third of a second to load and a fraction of that to do its work, so tests that run
-a hundred of them would mostly load. This program loads everything, starts no thread, and forks for
-every command: `python -m support.command_forks` reads one JSON job a line and answers with the exit
-status.
+The imports of a command take a third of a second, and its work much less. This program imports all
+modules, starts no thread, and forks for each command: `python -m support.command_forks` reads one
+JSON job per line and writes the exit status.
 """
 
 import contextlib
@@ -22,13 +21,13 @@ from types import TracebackType
 import rockoon
 from rockoon.local.node_maker import THREADS
 
-# No command loads these packages, and the threads of some would not be in forks.
+# No command imports these packages. Some of them start threads, which a fork would lack.
 NOT_LOADED = ("rockoon.arrow", "rockoon.testing", "rockoon.tracing")
 OTHERS = ("encodings.idna", "rich.console", "rich.table", "uvloop", "zoneinfo")
 
 
 def loaded() -> Iterator[str]:
-    """All modules that a command may load."""
+    """Return all modules that a command may import."""
     for module in pkgutil.walk_packages(rockoon.__path__, "rockoon."):
         if not module.name.startswith(NOT_LOADED) and not module.name.endswith(".__main__"):
             yield module.name
@@ -36,10 +35,10 @@ def loaded() -> Iterator[str]:
 
 
 class CommandForks:
-    """The program, and a way to run commands with it.
+    """Runs commands in forks of one program.
 
     Args:
-        directory: for the commands' input and output.
+        directory: for the input and output of the commands.
         environment: of the commands.
     """
 
@@ -56,10 +55,10 @@ class CommandForks:
     def run(
         self, arguments: tuple[str, ...], stdin: bytes, output: str = ""
     ) -> tuple[int, str, str]:
-        """Run `rockoon` with these arguments; returns exit status, output and error output.
+        """Run `rockoon` with these arguments; return exit status, output and error output.
 
         Args:
-            output: a file or device that takes the output, which is not read then.
+            output: file or device for the output, which is then not returned.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -86,11 +85,11 @@ class CommandForks:
 
 
 def become_command(files: list[str], arguments: list[str]) -> None:
-    """Turn this fork into the command, and end with its exit status."""
+    """Run the command in this fork, and end with its exit status."""
     flags = (os.O_RDONLY, *[os.O_WRONLY | os.O_CREAT | os.O_TRUNC] * 2)
     for descriptor, (path, how) in enumerate(zip(files, flags, strict=True)):
         os.dup2(os.open(path, how, 0o644), descriptor)
-    # What this process had read ahead is not the command's.
+    # Input that the parent process has read ahead does not belong to the command.
     sys.stdin = os.fdopen(0, closefd=False)
     sys.argv = ["rockoon", *arguments]
     status = 70
@@ -107,11 +106,11 @@ def become_command(files: list[str], arguments: list[str]) -> None:
 def serve() -> None:
     for module in loaded():
         importlib.import_module(module)
-    # The first command makes all subcommands, and loads what typer needs for their options.
+    # The first command creates all subcommands, and imports typer's modules for their options.
     sys.argv = ["rockoon", "topic", "list", "--nameservers=nowhere"]
     with contextlib.redirect_stderr(io.StringIO()):
         importlib.import_module("rockoon.cli.app").run_command_line()
-    # A collection in a fork would copy the pages of all that is loaded.
+    # A garbage collection in a fork would copy the pages of all modules.
     gc.freeze()
     for line in sys.stdin:
         files, arguments = json.loads(line)

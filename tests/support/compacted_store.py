@@ -1,4 +1,4 @@
-"""A store with compacted topics in a test's hands, and what its readers must see of it."""
+"""A store with compacted topics, and the messages that its readers must see."""
 
 import random
 import threading
@@ -29,7 +29,7 @@ from support.waiting import DEADLINE_SECONDS, wait_until
 
 LOOK_SECONDS = 0.001
 RETENTION_MS = 60_000
-"""How long the tombstones of a test's topics stay."""
+"""Milliseconds for which the tombstones of a test's topics are kept."""
 
 
 @dataclass(frozen=True)
@@ -45,15 +45,15 @@ class Kept:
     tag: str
     body: bytes
     order: int
-    """Of all messages, in which this one was sent."""
+    """Position of this message in the order of all sent messages."""
 
 
 class CompactedStore:
-    """An owner of a store, with the topics that are compacted.
+    """Owner of a store with compacted topics.
 
     Args:
-        configured: of the store.
-        topics: the compacted ones, each with how long its tombstones stay, milliseconds.
+        configured: settings of the store.
+        topics: milliseconds for which tombstones are kept, by compacted topic.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class CompactedStore:
         self.open()
 
     def crash(self, target: Path) -> None:
-        """Go on with what a kill would have left, in another directory."""
+        """Continue with the files that a kill leaves, in another directory."""
         crashed_copy(self.root, target)
         self.close()
         self.root = target
@@ -100,7 +100,7 @@ class CompactedStore:
         messages: Sequence[tuple[str | None, bytes]],
         tag: str = "TagA",
     ) -> list[Kept]:
-        """Append messages, each a key and a body; an empty body says that the key is gone."""
+        """Append messages, each a key and a body; an empty body is a tombstone."""
         properties = [
             encode({"TAGS": tag} | ({"KEYS": key} if key is not None else {}))
             for key, _ in messages
@@ -132,7 +132,7 @@ class CompactedStore:
         return sent
 
     def drop(self, topic: str) -> None:
-        """Delete a topic; nothing of it was ever sent."""
+        """Delete a topic that never had messages."""
         self.store.drop_topics(topic)
         self.sent[:] = [each for each in self.sent if each.topic != topic]
 
@@ -142,7 +142,7 @@ class CompactedStore:
         Args:
             records_per_part, links: see `compact_store`.
         """
-        # The directory is read from outside: nothing in it must be on its way out.
+        # Read by this process, not by the store: no file may be deleted while it is read.
         wait_until(
             lambda: not self.store.removals_pending or self.store.removal_failure, "files to go"
         )
@@ -164,7 +164,7 @@ class CompactedStore:
         return manifest.generation if manifest else 0
 
     def settle(self) -> None:
-        """Let the store take over, or refuse, every generation that is there."""
+        """Wait until the store has used or refused every generation in its directory."""
         home = self.store.compaction.home
         self.until(
             lambda: (
@@ -176,12 +176,12 @@ class CompactedStore:
         )
 
     def until(self, holds: Callable[[], object]) -> None:
-        """Let the store go on until something holds."""
+        """Run the store's ticks until a condition is true."""
         deadline = time.monotonic() + DEADLINE_SECONDS
         while not holds():
             assert time.monotonic() < deadline, "the store does not get there"
             self.tick()
-            # Its threads get there sooner when this one does not spin.
+            # The store's threads finish sooner if this thread does not spin.
             threading.Event().wait(LOOK_SECONDS)
 
     def tick(self) -> None:
@@ -196,7 +196,7 @@ class CompactedStore:
         chance: random.Random | None = None,
         tag: str | None = None,
     ) -> list[tuple[int, bytes]]:
-        """Offsets and bodies from an offset to the queue's end, pulled in pieces of any size."""
+        """Return offsets and bodies from an offset to the queue's end, by pulls of random sizes."""
         codes = None if tag is None else np.array([tags_code(tag)], np.int64)
         found: list[tuple[int, bytes]] = []
         while True:
@@ -231,7 +231,7 @@ class CompactedStore:
 
 
 def once_compacted(root: Path) -> CompactedStore:
-    """A store with two generations' worth of messages, the first one in force."""
+    """Return a store with messages of two generations; it uses the first one."""
     kept = CompactedStore(settings(root), ("C", "D"))
     kept.send("C", 0, [("a", b"1"), ("b", b"2"), ("a", b"3")])
     kept.send("D", 1, [("a", b"1"), ("b", b"2")])
@@ -244,7 +244,7 @@ def once_compacted(root: Path) -> CompactedStore:
 def made(
     kept: CompactedStore, topics: Mapping[str, int] | None = None, *, links: bool = False
 ) -> Path:
-    """The next generation, where the store does not look."""
+    """Make the next generation in a directory where the store does not look."""
     return compact_store(
         kept.root,
         topics=kept.topics if topics is None else topics,
@@ -255,25 +255,25 @@ def made(
 
 
 def published(directory: Path, number: int = 2) -> Path:
-    """Put a generation where the store looks."""
+    """Move a generation into the directory where the store looks."""
     return directory.rename(directory.with_name(generation_name(number)))
 
 
 @dataclass
 class Model:
-    """What readers must see, worked out of what was sent and when it was compacted."""
+    """Expected content for readers, derived from the sent messages and the times of compactions."""
 
     sent: list[Kept]
     topics: Mapping[str, int]
     covered: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
-    """Of each queue that is in a generation, from where to where."""
+    """Range of offsets of each queue that is in a generation."""
     dead: set[int] = field(default_factory=set)
-    """Orders of messages that were superseded, or tombstones that have gone."""
+    """Orders of superseded messages and of removed tombstones."""
     kept_since: dict[int, int] = field(default_factory=dict)
     log_min: int = 0
 
     def compact(self, now_ms: int) -> None:
-        """All was compacted at a time."""
+        """Simulate a compaction at a time."""
         newest: dict[tuple[str, str], Kept] = {}
         for each in self.sent:
             if each.topic not in self.topics:
@@ -297,7 +297,7 @@ class Model:
                 self.dead.add(each.order)
 
     def drop(self, topic: str) -> None:
-        """A topic was deleted."""
+        """Simulate the deletion of a topic."""
         self.covered = {key: ends for key, ends in self.covered.items() if key[0] != topic}
 
     def alive(self, topic: str, queue_id: int) -> list[Kept]:
@@ -314,7 +314,7 @@ class Model:
         ]
 
     def check(self, kept: CompactedStore, chance: random.Random) -> None:
-        """Compare every queue of a store with this."""
+        """Compare all queues of a store with this model."""
         self.log_min = kept.store.log_min_offset
         for topic, queue_id in sorted({(each.topic, each.queue_id) for each in self.sent}):
             self._check_queue(kept, topic, queue_id, chance)
@@ -363,12 +363,13 @@ class Model:
     def check_search(
         self, kept: CompactedStore, topic: str, queue_id: int, at_ms: int, alive: list[Kept]
     ) -> None:
-        """Compare what a search for a time finds in one queue with what is left of that."""
+        """Compare the result of a search for a time in one queue with the remaining messages."""
         low, high = (
             call(topic, queue_id) for call in (kept.store.min_offset, kept.store.max_offset)
         )
         early = [number for number, each in enumerate(alive) if each.stored_ms < at_ms]
-        # Behind all that is too early: where store times go back, another may come before that.
+        # After all messages that are too early: if store times decrease, another may come before
+        # it.
         later = [each.offset for each in alive[early[-1] + 1 if early else 0 :]]
         earlier = [each.offset for each in alive if each.stored_ms <= at_ms]
         lower = kept.store.search_offset(topic, queue_id, at_ms, TimeBoundary.LOWER)

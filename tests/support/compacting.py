@@ -1,4 +1,4 @@
-"""A store with compacted topics, runs over it, and what a run has to leave."""
+"""A store with compacted topics, compaction runs on it, and checks of their results."""
 
 import random
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ START_MS = 1_700_000_000_000
 
 
 class Compacting(Owner):
-    """Owns a store of which some topics are compacted."""
+    """Owner of a store in which some topics are compacted."""
 
     def __init__(
         self, root: Path, topics: tuple[str, ...] = COMPACTED, now_ms: int = START_MS
@@ -47,7 +47,7 @@ class Compacting(Owner):
         self.name_compacted(topics)
 
     def name_compacted(self, topics: tuple[str, ...], retention_ms: int = RETENTION_MS) -> None:
-        """Say which topics are compacted, as a broker does when its routes change."""
+        """Set the compacted topics, as a broker does when its routes change."""
         attributes = {"cleanup.policy": "COMPACTION", "delete.retention.ms": str(retention_ms)}
         found = {
             topic: TopicConfig(topic=topic, attributes=attributes if topic in topics else {})
@@ -61,7 +61,8 @@ class Compacting(Owner):
     def send(
         self, key: str | None, body: bytes = b"body", topic: str = "C", queue_id: int = 0
     ) -> None:
-        """Append a message, a millisecond after the one before."""
+        """Append a message; its store time is one millisecond after that of the previous
+        message."""
         self.clock.time_ms += 1
         keys = f"KEYS\x01{key}\x02" if key is not None else ""
         frames, lengths = encode_batch(
@@ -76,7 +77,7 @@ class Compacting(Owner):
         self.store.append(batch_of(topic, queue_id, frames, lengths), self.clock.time_ms)
 
     def send_random(self, choose: random.Random, count: int, keys: int = 20) -> None:
-        """Append messages to all topics; some are tombstones, some have no key or a long one."""
+        """Append messages to all topics; some are tombstones, some have no key or a long key."""
         for _ in range(count):
             number = choose.randrange(keys)
             key = choose.choice([f"key {number}", f"key {number}", number * "long " + "key", None])
@@ -89,12 +90,12 @@ class Compacting(Owner):
 
     @property
     def in_force(self) -> int:
-        """Number of the generation in force, 0 for none."""
+        """Number of the generation in use; 0: none."""
         manifest = self.store.compaction.manifest
         return manifest.generation if manifest else 0
 
     def take_over(self, number: int) -> None:
-        """Go on until a generation that a run has made is in force."""
+        """Run the store's ticks until it uses the generation of a run."""
         before = self.store.compaction.refusal
         self.clock.time_ms += SEARCH_INTERVAL_MS
 
@@ -109,7 +110,7 @@ class Compacting(Owner):
 
 
 def place(root: Path, now_ms: int) -> DirectoryTarget:
-    """A store, as it is compacted at some time."""
+    """Return the target of a compaction of a store at a time."""
     return DirectoryTarget(root, clock_ns=lambda: now_ms * 1_000_000)
 
 
@@ -121,7 +122,7 @@ def run(
     part_bytes: int = PART_BYTES,
     worthwhile: Worthwhile = ALWAYS,
 ) -> CompactReport:
-    """Compact a store, in this process."""
+    """Compact a store in this process."""
     return compact_on(
         OneProcess(retries=retries),
         store,
@@ -133,13 +134,14 @@ def run(
 
 
 def manifest(root: Path, number: int) -> Manifest:
-    """What a generation says of itself."""
+    """Return the manifest of a generation."""
     directory = root / GENERATIONS_DIRECTORY / generation_name(number)
     return Manifest.from_json((directory / MANIFEST_FILE).read_bytes())
 
 
 def kept(root: Path) -> Mapping[int, tuple[bytes, int | None]]:
-    """The records of the generation in force by physical offset, and since when each is kept."""
+    """Return the records of the generation in use by physical offset, each with the time since
+    which it is kept."""
     found = list(generation_records(root))
     kept = {each.record.physical_offset: (each.frame, each.kept_since_ms) for each in found}
     assert len(kept) == len(found)
@@ -147,7 +149,7 @@ def kept(root: Path) -> Mapping[int, tuple[bytes, int | None]]:
 
 
 def check(root: Path, number: int) -> None:
-    """See that a generation is what every one has to be."""
+    """Check the properties that every generation must have."""
     directory = root / GENERATIONS_DIRECTORY / generation_name(number)
     found = manifest(root, number)
     parts = []
@@ -165,13 +167,13 @@ def check(root: Path, number: int) -> None:
 
 
 def compare(root: Path, before: Path, number: int, now_ms: int) -> None:
-    """See that the generation in force is what comparing one record after another leaves.
+    """Check that the generation in use equals the result of a compaction record by record.
 
     Args:
         root: the store.
-        before: a copy of it from before the run, which is compacted here.
-        number: the generation's.
-        now_ms: when the run was.
+        before: copy of the store before the run; it is compacted here.
+        number: of the generation.
+        now_ms: time of the run, epoch milliseconds.
     """
     check(root, number)
     found = manifest(root, number)
@@ -179,7 +181,7 @@ def compare(root: Path, before: Path, number: int, now_ms: int) -> None:
     topics = {
         topic: retention_ms
         for topic, retention_ms in compacted_topics(before).items()
-        # Deleted behind the end: nothing of it lies before.
+        # Deleted after the end: no record of it comes before.
         if marks.get(topic, 0) <= found.log_end
     }
     compact_store(before, topics=topics, now_ms=now_ms, log_end=found.log_end)
@@ -189,7 +191,7 @@ def compare(root: Path, before: Path, number: int, now_ms: int) -> None:
     for made, wanted in zip(found.topics, expected.topics, strict=True):
         oldest_ms = made.oldest_tombstone_ms
         assert made == replace(wanted, oldest_tombstone_ms=oldest_ms)
-        # A tombstone that was superseded by this run may still count.
+        # A tombstone that this run has superseded may still count.
         assert bool(oldest_ms) >= bool(wanted.oldest_tombstone_ms)
         assert not wanted.oldest_tombstone_ms or oldest_ms <= wanted.oldest_tombstone_ms
     assert found.log_tail == expected.log_tail

@@ -1,4 +1,4 @@
-"""Compaction in plain Python, record by record: what every other way of doing it must equal."""
+"""Compaction in plain Python, record by record: the reference for all other implementations."""
 
 import contextlib
 import hashlib
@@ -41,12 +41,12 @@ RECORDS_PER_PART = 50
 
 @dataclass(frozen=True)
 class Stored:
-    """A record with what compaction has to know of it."""
+    """A record with the fields that compaction needs."""
 
     record: Record
     frame: bytes
     kept_since_ms: int | None
-    """When the first generation that held it was made; None if none did."""
+    """Creation time of the first generation that contained the record; None if none did."""
 
     @property
     def topic(self) -> str:
@@ -71,17 +71,17 @@ def compact_store(
     links: bool = False,
     name: str | None = None,
 ) -> Path:
-    """Make the next generation of a store directory and put it where the broker looks for it.
+    """Make the next generation of a store directory where the broker looks for it.
 
     Args:
         root: the store directory; a broker may be using it.
-        topics: the compacted topics, each with how long tombstones stay, milliseconds; those of
+        topics: milliseconds for which tombstones are kept, by compacted topic; None: those of
             `config/topics.json` if None.
-        now_ms: when the generation is made.
-        log_end: behind the last record that is looked at; the log's end if None.
-        records_per_part: after so many a new part begins.
-        links: link the files of parts that have records left, instead of writing them again.
-        name: the directory's; if None its number, by which the broker finds it.
+        now_ms: creation time of the generation, epoch milliseconds.
+        log_end: physical offset after the last record to read; None: the log's end.
+        records_per_part: number of records after which a new part begins.
+        links: link the files of parts that have remaining records, instead of writing them again.
+        name: name of the directory; None: the generation's number, by which the broker finds it.
 
     Returns:
         The generation's directory.
@@ -98,7 +98,7 @@ def compact_store(
     former = {
         topic.topic: topic
         for topic in (old.topics if old else ())
-        # A mark that retention has passed is forgotten; a deletion since has a higher one.
+        # A mark that retention has passed is removed; a later deletion has a higher one.
         if topic.topic in topics and marks.get(topic.topic, 0) <= topic.dropped_below
     }
     seen = [
@@ -158,7 +158,7 @@ def _oldest_tombstone_ms(topic: str, left: list[Stored], now_ms: int) -> int:
 
 
 def survivors(seen: list[Stored], topics: Mapping[str, int], now_ms: int) -> list[Stored]:
-    """What stays of some records, in the order of the log."""
+    """Return the records that compaction keeps, in the order of the log."""
     newest: dict[tuple[str, str], Stored] = {}
     keyless = []
     for each in seen:
@@ -179,7 +179,8 @@ def survivors(seen: list[Stored], topics: Mapping[str, int], now_ms: int) -> lis
 
 
 def compacted_topics(root: Path) -> dict[str, int]:
-    """The compacted topics by `config/topics.json`, and how long each one's tombstones stay."""
+    """Return the compacted topics of `config/topics.json`, with the milliseconds for which their
+    tombstones are kept."""
     path = root / "config" / "topics.json"
     if not path.exists():
         return {}
@@ -191,7 +192,8 @@ def compacted_topics(root: Path) -> dict[str, int]:
 
 
 def dropped_marks(root: Path) -> dict[str, int]:
-    """Below which physical offset nothing of a topic counts: deleted, or overtaken by retention."""
+    """Return, by topic, the physical offset before which its records do not count: the topic was
+    deleted, or retention has passed them."""
     path = root / "config" / "droppedTopics.json"
     content = json.loads(path.read_bytes()) if path.exists() else {"marks": {}}
     marks: dict[str, int] = content["marks"]
@@ -201,7 +203,7 @@ def dropped_marks(root: Path) -> dict[str, int]:
 
 
 def in_force(root: Path) -> Manifest | None:
-    """The manifest of the generation in force."""
+    """Return the manifest of the generation in use."""
     current = root / GENERATIONS_DIRECTORY / CURRENT_FILE
     if not current.exists():
         return None
@@ -210,7 +212,7 @@ def in_force(root: Path) -> Manifest | None:
 
 
 def generation_records(root: Path) -> Iterator[Stored]:
-    """Every record of the generation in force."""
+    """Yield all records of the generation in use."""
     manifest = in_force(root)
     if manifest is None:
         return
@@ -230,7 +232,7 @@ def generation_records(root: Path) -> Iterator[Stored]:
 
 
 def log_records(root: Path) -> Iterator[Stored]:
-    """Every record of the log, in its order."""
+    """Yield all records of the log, in its order."""
     for start in log_starts(root):
         try:
             data = (root / "commitlog" / f"{start:020d}").read_bytes()
@@ -257,11 +259,11 @@ def log_starts(root: Path) -> list[int]:
 
 
 def log_tail(root: Path, log_end: int) -> LogTail:
-    """By what the log up to an offset is known."""
+    """Return the values that identify the log up to an offset."""
     starts = log_starts(root)
     if log_end == 0:
         return LogTail(0, 0, 0)
-    # A running broker may delete the first files meanwhile, and be reserving the last: it is empty.
+    # A running broker may delete the first files, and reserve the last file, which is then empty.
     sizes = [0]
     for first in starts:
         with contextlib.suppress(FileNotFoundError):
@@ -283,7 +285,7 @@ def _linked_parts(
     """Link the files of the old parts; return the parts, and the records that are in none."""
     others = [each for each in left if each.kept_since_ms is None]
     if old.parts and any(each.record.physical_offset < old.parts[-1].log_end for each in others):
-        # A topic is compacted since: its records belong between those of the parts.
+        # The topic is compacted since then: its records belong between those of the parts.
         return [], left
     kept = [each.record.physical_offset for each in left if each.kept_since_ms is not None]
     former = home / generation_name(old.generation)
@@ -337,7 +339,7 @@ def _write_part(directory: Path, number: int, stored: list[Stored], now_ms: int)
 def _covered(
     topic: str, former: GenerationTopic | None, seen: list[Stored], left: list[Stored]
 ) -> tuple[CoveredQueue, ...]:
-    """What is covered of each queue: what was, and what the log had behind it."""
+    """Return the covered range of each queue: the former range and the records after it."""
     before = {queue.queue: queue for queue in (former.queues if former else ())}
     of_queue: dict[int, list[int]] = {}
     for each in seen:

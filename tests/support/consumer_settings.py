@@ -1,4 +1,4 @@
-"""A push consumer's settings as tests write them: flat, so that a test changes one of many."""
+"""Flat settings of a push consumer for tests that change one of many settings."""
 
 from dataclasses import fields
 from typing import Any
@@ -11,7 +11,8 @@ ORDER = {field.name for field in fields(Order)}
 
 
 def grouped(settings: dict[str, Any]) -> dict[str, Any]:
-    """The keyword arguments of `Cluster.push_consumer`: fields of Timing and Order are gathered."""
+    """Return keyword arguments of `Cluster.push_consumer`; fields of Timing and Order are
+    grouped."""
     rest = {name: value for name, value in settings.items() if name not in TIMING | ORDER}
     timing = {name: settings[name] for name in TIMING & settings.keys()}
     order = {name: settings[name] for name in ORDER & settings.keys()}

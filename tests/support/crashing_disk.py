@@ -1,4 +1,4 @@
-"""A disk on which the power goes at a given operation."""
+"""A disk that loses power at a given operation."""
 
 import threading
 from pathlib import Path
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
 
 
 class PowerGone(OSError):
-    """The process was running until here."""
+    """Raised when the simulated power is lost."""
 
 
 class CrashingDisk(PowerCutDisk):
-    """Counts what is done to the disk; the operation of number `crash_at` is not done, or a part
-    of it. What the disk then holds is for `cut` to say.
+    """Counts the operations on the disk. Operation number `crash_at` is not executed, or only a
+    part of it. `cut` then decides the content of the disk.
 
-    Operations of other threads than the one that made it are not counted, and meet the same once
-    the power is gone.
+    Only operations of the thread that created the disk are counted. Those of other threads fail too
+    once the power is lost.
 
     Attributes:
-        crash_at: from 0; None for never.
-        operations: done so far.
+        crash_at: number of the operation, from 0; None: never.
+        operations: number of executed operations.
     """
 
     def __init__(self, root: Path, crash_at: int | None = None) -> None:
@@ -34,7 +34,7 @@ class CrashingDisk(PowerCutDisk):
         self._gone = False
 
     def _step(self) -> bool:
-        """Whether the power goes now."""
+        """Return whether the power is lost now."""
         if self.crash_at is None:
             self._gone = False
         if threading.get_ident() == self._thread:

@@ -1,4 +1,4 @@
-"""A process that has no descriptors left."""
+"""A process without free file descriptors."""
 
 import errno
 import os
@@ -11,7 +11,7 @@ LIMIT = 4096
 
 @contextmanager
 def no_descriptors() -> Iterator[None]:
-    """Nothing can be opened in this process meanwhile: EMFILE, from the system itself."""
+    """Within the block, every open in this process fails with EMFILE of the system."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, LIMIT), hard))
     taken: list[int] = []

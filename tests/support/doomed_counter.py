@@ -1,9 +1,9 @@
-"""The exactly-once example in a process of its own that kills itself at a chosen step.
+"""The exactly-once example in its own process, which kills itself at a chosen step.
 
 python doomed_counter.py NAMESERVERS TOPIC DATABASE MESSAGES STEP
 
-Steps are what lies between any two things that the example does to its database. With STEP 0 it
-ends by itself when progress says that all messages are handled.
+A step is the interval between two operations of the example on its database. With STEP 0 the
+process ends by itself when progress shows that all messages are handled.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class DoomedBackend(SqliteBackend):
             self._step("within a transaction")
 
         news = super().once(messages, write_and_step)
-        # As likely as the many steps within.
+        # As probable as all steps within.
         for _ in range(len(messages)):
             self._step("effects stored, progress not")
         return news

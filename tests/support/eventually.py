@@ -1,4 +1,4 @@
-"""Waiting for what other tasks and processes bring about."""
+"""Waiting for effects of other tasks and processes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,7 +10,7 @@ Answer = TypeVar("Answer")
 
 
 async def eventually(holds: Callable[[], Answer], seconds_max: float = DEADLINE_SECONDS) -> Answer:
-    """What `holds()` returns once that is true; TimeoutError when it does not become so in time."""
+    """Return the result of `holds()` once it is true; TimeoutError: it was not true in time."""
     between = pauses()
     async with asyncio.timeout(seconds_max):
         while not (held := holds()):
@@ -19,8 +19,8 @@ async def eventually(holds: Callable[[], Answer], seconds_max: float = DEADLINE_
 
 
 async def moves_until(look: Callable[[], Answer], holds: Callable[[Answer], object]) -> Answer:
-    """What `look()` returns once it is as wanted. It may take as long as the machine needs: only
-    TimeoutError when it stays the same for too long."""
+    """Return the result of `look()` once `holds` accepts it. It may take as long as the machine
+    needs: TimeoutError is raised only if the result stays the same for too long."""
     between, last = pauses(), look()
     loop = asyncio.get_running_loop()
     deadline = loop.time() + DEADLINE_SECONDS
@@ -36,7 +36,7 @@ async def moves_until(look: Callable[[], Answer], holds: Callable[[Answer], obje
 async def answered(
     ask: Callable[[], Awaitable[Answer]], holds: Callable[[Answer], object]
 ) -> Answer:
-    """Ask until the answer is as wanted, and return it; TimeoutError when it never is."""
+    """Ask until the answer is as wanted, and return it; TimeoutError: it never was."""
     between = pauses()
     async with asyncio.timeout(DEADLINE_SECONDS):
         while not holds(answer := await ask()):

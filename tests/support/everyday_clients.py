@@ -1,7 +1,7 @@
-"""What programs do with a cluster all day, each noting what it would have complained about.
+"""Clients that do the usual work of programs on a cluster, and record all failures.
 
-Every sender awaits what it sends, so a pause of the cluster shows as its longest wait; every reader
-notes what it got, so loss, repetition and disorder show at the end.
+Every sender awaits its sends, so a pause of the cluster shows as its longest wait. Every reader
+records its messages, so loss, repetition and disorder show at the end.
 """
 
 import asyncio
@@ -37,11 +37,11 @@ ADMIN_PACE_SECONDS = 0.05
 
 @dataclass
 class Client:
-    """One program: how often it did its work, its longest wait, and what failed."""
+    """One program: number of its operations, its longest wait, and its failures."""
 
     name: str
     any_broker: bool = False
-    """Whether any broker of several will do for each of its calls."""
+    """True if any of several brokers can serve each of its calls."""
     done: int = 0
     longest_seconds: float = 0.0
     waits: list[float] = field(default_factory=list)
@@ -72,7 +72,7 @@ class Client:
 
 
 class Place(NamedTuple):
-    """Where a message lies."""
+    """Position of a message."""
 
     queue: str
     offset: int
@@ -80,11 +80,11 @@ class Place(NamedTuple):
 
 
 class Received:
-    """What one reader got, by topic."""
+    """Received messages of one reader, by topic."""
 
     def __init__(self) -> None:
         self.bodies: dict[str, Counter[bytes]] = defaultdict(Counter)
-        # Where each message was read that came, by topic and body.
+        # Position at which each received message was read, by topic and body.
         self.places: dict[str, dict[bytes, list[Place]]] = defaultdict(lambda: defaultdict(list))
         self.order: dict[bytes, list[int]] = defaultdict(list)
         self.last_at: dict[str, float] = {}
@@ -107,7 +107,8 @@ class Received:
         return sum(self.bodies[topic].values()) - len(self.bodies[topic])
 
     def twice(self, topic: str) -> list[str]:
-        """What came more than once: stored twice, by a sender, or delivered twice, of one place."""
+        """Return bodies that came more than once: stored twice by a sender, or delivered twice from
+        one position."""
         return [
             f"{body!r} {'stored' if len({*places}) > 1 else 'delivered'} twice: {places}"
             for body, places in self.places[topic].items()
@@ -116,12 +117,12 @@ class Received:
 
 
 class EverydayClients:
-    """All of them on one connection; `run` ends some time after `stopping` was set.
+    """All clients on one connection; `run` ends some time after `stopping` was set.
 
     Args:
         cluster: the connection.
-        patience_seconds: how long they wait for a call.
-        prefix: of the names of topics and groups.
+        patience_seconds: timeout of a call.
+        prefix: prefix of the names of topics and groups.
     """
 
     def __init__(self, cluster: rockoon.Cluster, patience_seconds: float, prefix: str = "") -> None:
@@ -150,7 +151,7 @@ class EverydayClients:
         return made
 
     def missing(self) -> dict[str, int]:
-        """Acknowledged messages that a reader has not got yet, by reader and topic."""
+        """Return acknowledged messages that a reader has not received yet, by reader and topic."""
         readers = {topic: (topic, self.reader_of(topic)) for topic in self.topics}
         readers["pull"] = (self._prefix + EVERYDAY, self.pulled)
         counts = {
@@ -218,7 +219,7 @@ class EverydayClients:
                 tasks.create_task(self._pull(self.client("poll and commit"), puller))
 
     async def _come_and_go(self) -> None:
-        """What a script does: connect, send, close."""
+        """Connect, send and close, as a script does."""
         everyday, body = self._prefix + EVERYDAY, b"newcomer %d" % self._newcomers
         self._newcomers += 1
         async with rockoon.connect(self._cluster.nameservers) as cluster:

@@ -1,8 +1,8 @@
-"""A process that is a member of a group, and fails on every message: for tests that kill it.
+"""A process that is a member of a group and fails on every message; tests kill it.
 
     python failing_member.py NAMESERVERS GROUP TOPIC
 
-It commits nothing before it is closed, and prints a line when a message has been sent back.
+It commits nothing before it is closed, and prints a line when a message was sent back.
 """
 
 import asyncio

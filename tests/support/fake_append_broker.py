@@ -1,7 +1,7 @@
-"""A broker that only appends, to memory, and fails when a test says so.
+"""A broker that appends to memory only, and fails when a test requests it.
 
-It checks every batch as the real broker does, and numbers messages per queue. What a fault does to
-a batch is said by the test, per request: refuse it, store it and lose the answer, or never answer.
+It checks every batch as the real broker does, and numbers messages by queue. The test chooses the
+fault of each request: refuse the batch, store it and lose the reply, or never reply.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ STORE_TIME_MS = 1_700_000_000_000
 
 
 class Fault(Enum):
-    """What goes wrong with a batch."""
+    """Faults of a batch."""
 
     BREAK = "the stream breaks before it is stored"
     BREAK_AFTER = "it is stored, the stream breaks before the answer"
@@ -48,17 +48,18 @@ class Stored:
 
 
 class FakeAppendBroker(BrokerServicer):
-    """An async context manager; `stop` and `start` take it away and bring it back.
+    """An async context manager; `stop` and `start` end and restart the service.
 
     Attributes:
-        plan: asked for every request what goes wrong with it.
-        gate: answers wait while it is cleared.
-        queues: what is stored, by topic and queue id.
-        batches_max: how many batches it takes in one message; 0 as a broker that knows of one only.
-        messages: in how many of these batches arrived.
-        requests: how many batches arrived, and `streams` on how many streams.
-        clusters: what each stream says that it wants; route_revisions: what each batch says.
-        in_flight_seen: the most batches that were unanswered at a time.
+        plan: called with each request; returns its fault.
+        gate: replies wait while it is cleared.
+        queues: stored batches, by topic and queue id.
+        batches_max: maximum of batches in a message; 0: as a broker that knows only one per
+            message.
+        messages: number of messages in which these batches arrived.
+        requests: number of batches that arrived; `streams`: number of their streams.
+        clusters: cluster that each stream names; route_revisions: route revision of each batch.
+        in_flight_seen: the largest number of batches without a reply at one time.
     """
 
     def __init__(self, name: str, nameserver: ScriptedNameserver) -> None:
@@ -80,12 +81,12 @@ class FakeAppendBroker(BrokerServicer):
         self._physical = 0
         self._arrived = asyncio.Event()
 
-    # What a test does and asks
+    # Calls of a test.
 
     async def start(self, *, elsewhere: bool = False, host: str = "", name: str = "") -> None:
         """Begin to serve; with `elsewhere` at another port, with `host` at another address.
 
-        The route says `name`, which stays as it is when the address changes, if it is given.
+        If `name` is set, the route uses this name, also if the address changes.
         """
         if elsewhere:
             self._address = "127.0.0.1:0"
@@ -112,7 +113,7 @@ class FakeAppendBroker(BrokerServicer):
             await server.__aexit__(None, None, None)
 
     def bodies(self, topic: str, queue_id: int) -> list[bytes]:
-        """Every body of a queue, in its order."""
+        """Return all bodies of a queue, in order."""
         stored = self.queues.get((topic, queue_id), [])
         return [body for batch in stored for body in batch.columns.bodies]
 
@@ -125,12 +126,12 @@ class FakeAppendBroker(BrokerServicer):
         return [body for batch in self.batches(topic) for body in batch.columns.bodies]
 
     async def wait_requests(self, count: int) -> None:
-        """Wait until that many batches have arrived."""
+        """Wait until this number of batches has arrived."""
         async with asyncio.timeout(DEADLINE_SECONDS):
             while self.requests < count:
                 await self._arrived.wait()
 
-    # What the producer asks
+    # Calls of the producer.
 
     async def AppendStream(self, requests: Any, context: Any) -> AsyncIterator[pb.AppendReply]:
         self.streams += 1
@@ -227,6 +228,6 @@ class FakeAppendBroker(BrokerServicer):
 async def receiving_done(
     receiving: asyncio.Task[None], received: asyncio.Queue[pb.AppendRequest]
 ) -> None:
-    """Put an empty request behind the last one of a stream that the producer has ended."""
+    """Put an empty request after the last one of a stream that the producer has ended."""
     await asyncio.wait([receiving])
     received.put_nowait(pb.AppendRequest())

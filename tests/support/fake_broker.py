@@ -1,8 +1,8 @@
-"""A broker's queues without a log: store times in lists, and the questions about them.
+"""A broker's queues without a log: store times in lists, and the queries about them.
 
-`tests/offset/test_fakes.py` holds it against the real one.
+`tests/offset/test_fakes.py` compares it with the real broker.
 """
-# ruff: noqa: ARG002 - gRPC hands every method a request and a context
+# ruff: noqa: ARG002 - gRPC passes a request and a context to every method
 
 import asyncio
 import bisect
@@ -22,12 +22,12 @@ from support.fakes.bulk_calls import check_bulk
 
 @dataclass
 class FakeQueue:
-    """A queue: the store time of every message that is kept, from `first` on."""
+    """A queue: the store time of every message that remains, from offset `first` on."""
 
     first: int = 0
     times_ms: list[int] = field(default_factory=list)
     in_memory: bool = True
-    # How long retention leaves what there is.
+    # Time until retention deletes the existing messages.
     loss_in_ms: int = 72 * 3_600_000
 
     @property
@@ -46,7 +46,7 @@ class FakeQueue:
 
 
 class FakeBroker(BrokerServicer):
-    """Answers QueueStatus, SearchOffset and Read. `stop` and `start` may follow one another."""
+    """Answers QueueStatus, SearchOffset and Read. `stop` and `start` may be repeated."""
 
     def __init__(self, name: str = "broker-a", cluster: str = "rockoon") -> None:
         self.name = name
@@ -54,18 +54,19 @@ class FakeBroker(BrokerServicer):
         self.queues: dict[tuple[str, int], FakeQueue] = {}
         self.now_ms = 10_000
         self.status_calls = 0
-        # Those that ask for more than the ends of the queues.
+        # Calls that ask for more than the ends of the queues.
         self.full_status_calls = 0
         self.listen = "127.0.0.1:0"
         self._server: GrpcServer | None = None
-        # While it is clear, calls get no answer.
+        # While it is cleared, calls get no reply.
         self.answering = asyncio.Event()
         self.answering.set()
         self._hold: asyncio.Event | None = None
         self.held = False
 
     def hold_next_status(self) -> asyncio.Event:
-        """Keep the next QueueStatus reply, as it is at that moment, until the event is set."""
+        """Hold the next QueueStatus reply, with its content of that time, until the event is
+        set."""
         self._hold = asyncio.Event()
         return self._hold
 

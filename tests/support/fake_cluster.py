@@ -1,8 +1,8 @@
-"""A cluster in this process and this memory, for tests of clients: nameserver, brokers, offset
-service, each on a port of its own and each able to go away and come back.
+"""A cluster in this process, in memory, for tests of clients: nameserver, brokers, offset service,
+each on its own port; each can be stopped and restarted.
 
-They answer as the protocol says, decide nothing that a test could not see, and keep a record of
-what they were asked. Where the real services refine an answer, tests belong on the real ones.
+The services reply as the protocol requires, make no decision that a test could not see, and record
+their requests. If a test depends on details of the real services, it belongs to those.
 """
 
 from collections.abc import Sequence
@@ -82,7 +82,7 @@ class FakeCluster:
         for broker in self.brokers.values():
             for key in [key for key in broker.queues if key[0] == topic]:
                 del broker.queues[key]
-            # A waiting pull is answered.
+            # A waiting pull gets a reply.
             broker.appended.notify()
         for group in [group for group, name in self.nameserver.subscriptions if name == topic]:
             del self.nameserver.subscriptions[group, topic]
@@ -104,7 +104,7 @@ class FakeCluster:
         queue_id: int = 0,
         tags: Sequence[str] = (),
     ) -> None:
-        """Store messages, as a producer would have."""
+        """Store messages as a producer does."""
         chosen = self.brokers[broker]
         queue = chosen.queues[topic, queue_id]
         for index, body in enumerate(bodies):

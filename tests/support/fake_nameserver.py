@@ -1,8 +1,8 @@
-"""A nameserver without etcd: one process, one dictionary, the same answers.
+"""A nameserver without etcd: one process, one dictionary, the same replies.
 
-`tests/offset/test_fakes.py` holds it against the real one.
+`tests/offset/test_fakes.py` compares it with the real nameserver.
 """
-# ruff: noqa: ARG002 - gRPC hands every method a request and a context
+# ruff: noqa: ARG002 - gRPC passes a request and a context to every method
 
 import asyncio
 import copy
@@ -24,24 +24,24 @@ from support.drains import AT_ONCE
 
 
 async def nothing() -> None:
-    """What happens when nothing is to."""
+    """Do nothing; the default of a hook."""
 
 
 class FakeNameserver(NameServerServicer):
-    """Routes in memory. Use as an async context manager; `stop` and `start` may follow one another.
+    """Routes in memory. An async context manager; `stop` and `start` may be repeated.
 
-    Every change is an update that watchers get; a watcher that comes later gets a snapshot.
+    Every change is an update for the watchers; a later watcher gets a snapshot.
     """
 
     def __init__(self, cluster: str = "rockoon") -> None:
         self.cluster = cluster
         self.revision = 1
         self.etcd_cluster_id = 0x51
-        # Awaited while a node says goodbye and is still there.
+        # Awaited after a node has unregistered, before it is removed.
         self.on_unregister: Callable[[], Awaitable[None]] = nothing
-        # As nameservers of a former version: none is told.
+        # As nameservers of a former version, which send no value.
         self.cluster_id = 0
-        # What nodes said of the cluster that their stores belong to.
+        # The cluster that each node named as the owner of its store.
         self.store_clusters: dict[str, int] = {}
         self.nodes: dict[tuple[int, str], pb.Node] = {}
         self.topics: dict[str, pb.Topic] = {}
@@ -50,16 +50,16 @@ class FakeNameserver(NameServerServicer):
         # (topic, "") or ("", group) → revision of its last deletion.
         self.deletions: dict[tuple[str, str], int] = {}
         self.deletions_since = 1
-        # It tells what it knows, and etcd knows more.
+        # This nameserver is behind etcd: it sends its own state.
         self.lags = False
         self.history = 1
         self.renew_seconds = 0.2
-        # No test is to be so slow that a node's lease ends.
+        # Longer than any test, so that no lease of a node expires.
         self.lease_seconds = 600.0
-        # What a node that registers is told of the process before it.
+        # Sent to a node that registers: seconds for which its predecessor may still serve clients.
         self.predecessor_seconds = 0.0
         self.left: list[pb.UnregisterNodeRequest] = []
-        # While it is clear, nodes that register are not answered.
+        # While it is cleared, registrations get no reply.
         self.registering = asyncio.Event()
         self.registering.set()
         self.subscribe_calls = 0
@@ -67,7 +67,7 @@ class FakeNameserver(NameServerServicer):
         self._updates: list[pb.RouteUpdate] = []
         self._changed = asyncio.Condition()
         self._server: GrpcServer | None = None
-        # While it is clear, watchers are told nothing: routes lag behind.
+        # While it is cleared, watchers get no updates: their routes are out of date.
         self.telling = asyncio.Event()
         self.telling.set()
         self._stopping = False
@@ -104,7 +104,7 @@ class FakeNameserver(NameServerServicer):
         await self.stop()
 
     async def lose_everything(self, revision: int = 1, etcd_cluster_id: int = 0x51) -> None:
-        """What a nameserver tells whose etcd was replaced by an empty one; watches begin anew."""
+        """Simulate that an empty etcd has replaced the former one; watches begin again."""
         await self.stop()
         self.revision, self.etcd_cluster_id = revision, etcd_cluster_id
         self.topics.clear()
@@ -116,12 +116,13 @@ class FakeNameserver(NameServerServicer):
         await self.start()
 
     def backup(self) -> dict[str, Any]:
-        """What a backup of its etcd has."""
+        """Return the content of a backup of its etcd."""
         names = ("revision", "nodes", "topics", "groups", "subscriptions", "deletions")
         return {name: copy.deepcopy(getattr(self, name)) for name in names}
 
     async def restore(self, backup: dict[str, Any], *, revisions_more: int = 0) -> None:
-        """Its etcd is restored, and counts on without changes of routes; watches begin anew."""
+        """Restore a backup of its etcd; further revisions without changes of routes follow. Watches
+        begin again."""
         await self.stop()
         for name, content in copy.deepcopy(backup).items():
             setattr(self, name, content)
@@ -177,9 +178,9 @@ class FakeNameserver(NameServerServicer):
         while not self._stopping:
             await self.telling.wait()
             if first and (is_foreign or after != self.revision):
-                # Before it is handed over: what changes meanwhile is not in it.
+                # Before the snapshot is sent: later changes are not in it.
                 snapshot = self._snapshot()
-                # A real one makes sure first.
+                # A real nameserver confirms its state with etcd first.
                 snapshot.etcd_went_back = seen > self.revision and not self.lags
                 after = snapshot.revision
                 yield snapshot

@@ -1,4 +1,4 @@
-"""What can become of a file: a crash, a bad disk, somebody's mistake."""
+"""Damages of a file by a crash, a bad disk or a mistake of an operator."""
 
 import random
 from pathlib import Path

@@ -1,8 +1,8 @@
-"""A replicated log in one file, as simple as one can be: records with their lengths.
+"""A minimal replicated log in one file: records with their lengths.
 
-    kind (1 byte: R or M) | length of what follows (4 bytes, big-endian) | bytes
+    kind (1 byte: R or M) | length of the rest (4 bytes, big-endian) | bytes
 
-M opens an epoch; its bytes are JSON: the epoch, and the boundaries of those before.
+M begins an epoch; its bytes are JSON: the epoch, and the boundaries of the earlier ones.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ class FileLog:
     """A `ReplicatedLog`.
 
     Args:
-        path: the file; made if it does not exist.
+        path: the file; created if it does not exist.
         disk: the file layer.
     """
 
@@ -77,7 +77,7 @@ class FileLog:
         return zlib.crc32(self.disk.pread(self._fd, end - first, first))
 
     def damaged_at(self, offset: int, data: bytes) -> int | None:
-        """Records have no checksums here."""
+        """Return None: records have no checksums here."""
         del offset, data
 
     def record_before(self, position: int) -> int:
@@ -89,7 +89,7 @@ class FileLog:
         self.disk.write_all(self._fd, data, offset)
 
     def blank_at(self, position: int) -> int | None:
-        """It has none."""
+        """Return None: this log has no blanks."""
         del position
 
     def read(self, offset: int, bytes_max: int) -> bytes:
@@ -123,7 +123,7 @@ class FileLog:
     def check_writes(self, *, probe: bool = False) -> WriteCheck:
         if probe or self._failure:
             try:
-                # Behind the end, where nothing is read.
+                # After the end, where no read reaches.
                 self.disk.write_all(self._fd, bytes(8), self._end)
                 self._failure = ""
             except OSError as failure:
@@ -131,7 +131,7 @@ class FileLog:
         return WriteCheck(self._failure)
 
     def append(self, payload: bytes) -> int:
-        """As a leader does for a producer; returns where the record ends."""
+        """Append as a leader does for a producer; return the end of the record."""
         self.write(self._end, record(payload))
         return self._end
 
@@ -170,7 +170,7 @@ class FileLog:
         self.write(self._end, HEADER.pack(MARK, len(told)) + told)
 
     def payloads(self, end: int | None = None) -> list[bytes]:
-        """What producers sent, up to a position."""
+        """Return the payloads of producers up to a position."""
         data = self.disk.pread(self._fd, (self._end if end is None else end), 0)
         return [each[HEADER.size :] for kind, each in _records(data) if kind == RECORD]
 
