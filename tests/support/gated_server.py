@@ -1,4 +1,5 @@
-"""A small server behind a gate: a method of each kind, one for services alone, a clock to move."""
+"""A small server behind a gate: methods of each kind, one of them only for services, and a
+clock."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -23,13 +24,13 @@ SHOP = AccessKey("shop", "the secret of shop, for tests")
 ONE, WAIT, MANY = "/test.Gated/One", "/test.Gated/Wait", "/test.Gated/Many"
 OWN = "/test.Gated/Own"
 
-# They ask for `read` on the topic that the request names.
+# Methods that need `read` on the topic of the request.
 READING = Rule(lambda request: (("read", f"topic:{request.topic}"),))
 RULES = {ONE: READING, WAIT: READING, MANY: ANY_KEY, OWN: KEYS_FOR_SERVICES}
 
 
 class TestClock:
-    """Epoch milliseconds that a test sets."""
+    """A clock in epoch milliseconds that a test sets."""
 
     __test__ = False
 
@@ -41,7 +42,7 @@ class TestClock:
 
 
 def known(key: AccessKey, *permissions: tuple[str, Any], **more: Any) -> AccessKeyInfo:
-    """A key as nameservers tell it."""
+    """Return a key in the form in which nameservers send it."""
     return AccessKeyInfo(
         key_id=key.id,
         verifier=verifier_of(key.secret),
@@ -54,13 +55,13 @@ def known(key: AccessKey, *permissions: tuple[str, Any], **more: Any) -> AccessK
 
 
 class Gated:
-    """The server's side, and ways in.
+    """The server and its clients.
 
     Attributes:
-        gate: before it.
-        clock: the gate's.
-        cluster_secrets: those that it accepts.
-        waiting: calls of WAIT that are being answered.
+        gate: checks each call.
+        clock: clock of the gate.
+        cluster_secrets: accepted secrets.
+        waiting: number of running calls of WAIT.
     """
 
     def __init__(self, *, window_seconds: float = 300.0, optional: bool = False) -> None:
@@ -93,7 +94,7 @@ class Gated:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator["Gated"]:
-        """Listen, on an address that streams of requests have to be signed for."""
+        """Listen on an address for which clients must sign streams of requests."""
         parse: Any = PullRequest.FromString
         handlers: dict[str, Any] = {
             "One": grpc.unary_unary_rpc_method_handler(self.one, parse),
@@ -122,7 +123,7 @@ class Gated:
             yield self
 
     def channel(self, key: AccessKey, *, clock: TestClock | None = None) -> aio.Channel:
-        """Whose calls are signed, by the server's clock unless another is given."""
+        """Return a channel that signs its calls, by the server's clock unless `clock` is set."""
         signing = Credentials(key, clock or self.clock)
         return Dialer(access=signing).channel(self.address)
 

@@ -1,4 +1,4 @@
-"""Generations of a running broker: made of a copy of its store, and handed over by wire."""
+"""Generations for a running broker: made from a copy of its store, and uploaded to it."""
 
 import contextlib
 import hashlib
@@ -21,12 +21,12 @@ PIECE_BYTES = 1000
 
 
 def made_elsewhere(root: Path, copy: Path, **how: Any) -> Path:
-    """Make the next generation of a store without its broker seeing it.
+    """Make the next generation of a store in a copy that its broker does not see.
 
     Args:
         root: the store directory.
-        copy: where to copy it to; nothing is there yet.
-        how: as for `compact_store`.
+        copy: path of the copy; it does not exist yet.
+        how: arguments of `compact_store`.
 
     Returns:
         The generation's directory, in the copy.
@@ -38,13 +38,14 @@ def made_elsewhere(root: Path, copy: Path, **how: Any) -> Path:
 
 
 def copy_if_there(source: str, target: str) -> None:
-    """A running broker may remove a file that was just listed: compaction has made it needless."""
+    """Copy a file if it still exists: a broker may delete a listed file that a compaction
+    covers."""
     with contextlib.suppress(FileNotFoundError):
         shutil.copy2(source, target)
 
 
 async def put(broker: RunningBroker, upload_id: str, name: str, content: bytes) -> Any:
-    """Hand over a file in small pieces."""
+    """Upload a file in small pieces."""
 
     async def requests() -> AsyncIterator[pb.PutGenerationFileRequest]:
         first = content[:PIECE_BYTES]
@@ -59,7 +60,7 @@ async def put(broker: RunningBroker, upload_id: str, name: str, content: bytes) 
 
 
 async def upload(broker: RunningBroker, directory: Path, upload_id: str) -> bytes:
-    """Hand over a generation's files; returns its manifest.json, which goes with `publish`."""
+    """Upload a generation's files; return its manifest.json, which `publish` sends."""
     files = contents(directory)
     manifest = files.pop(MANIFEST_FILE)
     for name, content in files.items():
@@ -70,7 +71,7 @@ async def upload(broker: RunningBroker, directory: Path, upload_id: str) -> byte
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    """The files of a directory by name."""
+    """Return the files of a directory by name."""
     return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
 
 
@@ -84,7 +85,7 @@ async def publish(broker: RunningBroker, upload_id: str, manifest: bytes) -> pb.
 async def compact_over_the_wire(
     broker: RunningBroker, root: Path, copy: Path, upload_id: str, **how: Any
 ) -> Manifest:
-    """Make the next generation and have it taken into force."""
+    """Make the next generation, upload it, and wait until the broker uses it."""
     directory = made_elsewhere(root, copy, **how)
     manifest = await upload(broker, directory, upload_id)
     state = await publish(broker, upload_id, manifest)

@@ -1,4 +1,4 @@
-"""A server of grpcio with health and nothing else, beside which Rockoon's services are measured.
+"""A grpcio server with the health service only, for measurements beside Rockoon's services.
 
 `python -m support.grpcio_server [CERTIFICATE KEY]` prints its port, and serves until its standard
 input ends.

@@ -1,4 +1,4 @@
-"""Half messages as a client sends them, and what a store holds of transactions."""
+"""Half messages in the form in which clients send them, and the transactions in a store."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ def half(
     first_id: int = 0,
     **properties: str,
 ) -> pb.AppendRequest:
-    """A batch of half messages; their ids are numbers from `first_id` on."""
+    """Return a batch of half messages; their ids are numbers from `first_id` on."""
     sections = [
         encode({"TAGS": "TagA", "UNIQ_KEY": f"ID{first_id + index}", "PGROUP": group, **properties})
         for index in range(len(bodies))
@@ -42,13 +42,13 @@ def half(
 
 
 async def begin(broker: RunningBroker, *bodies: bytes, **more: Any) -> pb.Appended:
-    """Send half messages; says where they wait."""
+    """Send half messages; return their position."""
     reply = await broker.call("Append", half(*bodies, **more))
     return reply.appended
 
 
 def ending(place: pb.Appended, resolution: "pb.Resolution", **more: Any) -> Any:
-    """The request that ends the first half message of a batch."""
+    """Return the request that ends the first half message of a batch."""
     values: dict[str, Any] = {
         "producer_group": GROUP,
         "queue_offset": place.first_queue_offset,
@@ -65,7 +65,7 @@ async def end(
 
 
 def append(store: Store, record: Record, now_ms: int = NOW_MS) -> int:
-    """Store a record as RocketMQ would have; returns where."""
+    """Store a record as RocketMQ does; return its offset."""
     frame = encode_record(record)
     batch = AppendBatch.of_records(record.topic.decode(), record.queue_id, [frame])
     placed = store.append(batch, now_ms)
@@ -73,7 +73,7 @@ def append(store: Store, record: Record, now_ms: int = NOW_MS) -> int:
 
 
 def small_store(root: Path) -> Store:
-    """Open a store of the sizes that tests' brokers have."""
+    """Open a store with the file sizes of test brokers."""
     return Store.open(
         StoreSettings(
             root=root,
@@ -85,7 +85,7 @@ def small_store(root: Path) -> Store:
 
 
 def stored(root: Path, topic: str, queue_id: int = 0) -> Sequence[Record]:
-    """Every record of a queue of a store that nobody has open."""
+    """Return all records of a queue in a store that no process has open."""
     with small_store(root) as store:
         found = store.get(topic, queue_id, store.min_offset(topic, queue_id))
         if not found.frames:

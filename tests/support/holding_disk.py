@@ -1,4 +1,4 @@
-"""A disk whose syncs of the CommitLog wait, or fail, when a test says so."""
+"""A disk whose syncs of the CommitLog wait or fail when a test requests it."""
 
 import threading
 
@@ -6,14 +6,14 @@ from support.store_directory import FailingDisk, in_log
 
 
 class HoldingDisk(FailingDisk):
-    """FailingDisk that can also hold a sync back.
+    """FailingDisk that can also hold syncs.
 
-    While held, `fdatasync` of a CommitLog file does not return. `release` lets it go on, after
-    which it may still fail as `fail_sync` says.
+    While syncs are held, `fdatasync` of a CommitLog file does not return. After `release` it
+    continues, and may still fail because of `fail_sync`.
 
     Args:
-        held: begin held.
-        everything: hold the syncs of all files, those that a start makes included.
+        held: hold syncs from the beginning.
+        everything: hold the syncs of all files, also those of a start.
     """
 
     def __init__(self, *, held: bool = False, everything: bool = False) -> None:

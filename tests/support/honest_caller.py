@@ -1,7 +1,7 @@
-"""An honest caller on raw sockets: calls a server's health, and measures the answers.
+"""An honest caller on raw sockets: calls a server's health service, and measures the replies.
 
 `python -m support.honest_caller PORT [CA]` reads lines "SECONDS" from its standard input. For each
-it connects, calls for that time, and prints rate and p99 as JSON. It ends with its input.
+it connects, calls for that time, and prints rate and p99 as JSON. It ends at the end of the input.
 """
 
 import json
@@ -18,20 +18,20 @@ from support.http2_attacks import call
 from support.waiting import hold_up
 
 CALLS_PER_SECOND = 100
-# Of one call. A call that fails counts as one that waited so long.
+# Timeout of a call. A failed call counts as a call of this duration.
 CALL_SECONDS_MAX = 5.0
 
 
 class CallFailed(Exception):
-    """A call that was not answered with status OK; the text says why."""
+    """A call got no reply with status OK; the text is the reason."""
 
 
 class Caller:
     """Calls over one connection, one after another.
 
     Args:
-        port: the server's, on 127.0.0.1.
-        ca: PEM file of the authority that has signed the server's certificate; None: no TLS.
+        port: port of the server on 127.0.0.1.
+        ca: PEM file of the authority that signed the server's certificate; None: no TLS.
     """
 
     def __init__(self, port: int, ca: str | None) -> None:
@@ -52,7 +52,7 @@ class Caller:
         self._stream_id = -1
 
     def call(self) -> None:
-        """Raises CallFailed or OSError: the connection is no good any more."""
+        """Make a call. Raises CallFailed or OSError: the connection cannot be used further."""
         self._stream_id += 2
         self._socket.settimeout(CALL_SECONDS_MAX)
         self._socket.sendall(call(self._stream_id))
@@ -76,7 +76,7 @@ class Caller:
                 return
 
     def _frames(self) -> Iterator[tuple[int, int, int, bytes]]:
-        """The next frames: kind, flags, stream and payload."""
+        """Yield the next frames: kind, flags, stream and payload."""
         while True:
             head = self._exactly(frames.HEAD_BYTES)
             word, flags, stream_id = frames.HEAD.unpack(head)
@@ -96,7 +96,7 @@ class Caller:
 
 
 def measured(port: int, ca: str | None, seconds: float) -> dict[str, float | str]:
-    """Call `CALLS_PER_SECOND` times a second at most."""
+    """Call at most `CALLS_PER_SECOND` times a second; return the figures."""
     took: list[float] = []
     failed, failure = 0, ""
     caller: Caller | None = None

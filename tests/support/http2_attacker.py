@@ -1,7 +1,7 @@
-"""A hostile peer: bytes of an attack as fast as a server reads them.
+"""A hostile peer: sends the bytes of an attack as fast as a server reads them.
 
-`python -m support.http2_attacker PORT ATTACK CONNECTIONS` attacks until its standard input ends. A
-connection that the server closes is opened again.
+`python -m support.http2_attacker PORT ATTACK CONNECTIONS` attacks until its standard input ends. If
+the server closes a connection, the attacker opens it again.
 """
 
 import argparse
@@ -14,10 +14,10 @@ import time
 from support import http2_frames as frames
 from support.http2_attacks import ATTACKS, WATCH, Attack, Poll
 
-# Not that of honest callers: a server may refuse connections from it.
+# Differs from the address of honest callers: a server may refuse connections from it.
 ADDRESS = "127.0.0.2"
 CONNECT_SECONDS_MAX = 10.0
-# Between two attempts to connect that failed.
+# Seconds between two failed attempts to connect.
 AGAIN_SECONDS = 0.05
 WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -31,7 +31,7 @@ def tls_context() -> ssl.SSLContext:
 
 
 class Connection:
-    """One connection of the attacker, opened again as often as the server closes it."""
+    """One connection of the attacker; opened again each time the server closes it."""
 
     def __init__(
         self, port: int, attack: Attack, once: bytes, again: bytes, tls: ssl.SSLContext | None
@@ -45,7 +45,7 @@ class Connection:
         self._is_at_end = False
         self.socket: socket.socket | None = None
         self.due = 0.0
-        """When it writes, or connects, next; on `time.monotonic`'s clock."""
+        """Time of the next write or connect, on `time.monotonic`'s clock."""
 
     @property
     def reads(self) -> bool:
@@ -91,7 +91,7 @@ class Connection:
 
     def _read(self, at: socket.socket) -> None:
         while at.recv(1 << 18):
-            # `select` does not report bytes that TLS has decrypted already.
+            # `select` does not report bytes that TLS has already decrypted.
             if not isinstance(at, ssl.SSLSocket) or not at.pending():
                 return
         self._close()

@@ -1,6 +1,6 @@
 """Attacks on an HTTP/2 server by one connection, as bytes that are built once.
 
-Those of known CVE classes name them. `http2_attacker` sends them.
+Attacks of known CVE classes name them. `http2_attacker` sends the bytes.
 """
 
 import random
@@ -17,7 +17,7 @@ WATCH = "/grpc.health.v1.Health/Watch"
 UNMET = "/test.Nothing/Here"
 STREAMS = 20_000
 CHUNK_BYTES = 256 << 10
-# Of long polls at a time, before the oldest is cancelled.
+# Maximum of concurrent long polls; then the oldest is cancelled.
 POLLS = 64
 CANCEL = ErrorCode.CANCEL
 
@@ -26,9 +26,9 @@ class Poll(NamedTuple):
     """A call of the attacked server that waits until it is cancelled.
 
     Args:
-        path: of its method.
+        path: path of its method.
         message: the request.
-        headers: further ones, encoded.
+        headers: further headers, encoded.
     """
 
     path: str = WATCH
@@ -40,16 +40,16 @@ class Poll(NamedTuple):
 
 
 class Attack(NamedTuple):
-    """What one connection sends.
+    """Bytes that one connection sends.
 
     Args:
-        once: behind the preface and SETTINGS.
-        polls: the same, built from a call that waits.
-        again: repeated until the server ends the connection. None: when `once` is sent, the
-            attacker ends its side, and opens a new connection when the server has ended its own.
-        reads: whether the attacker reads answers.
-        pause_seconds: before each repetition of `again`.
-        cve: of the class of attacks to which it belongs.
+        once: after the preface and SETTINGS.
+        polls: as `once`, built from a call that waits.
+        again: repeated until the server ends the connection. None: after `once` the attacker ends
+            its side, and opens a new connection when the server has ended its own side.
+        reads: whether the attacker reads replies.
+        pause_seconds: pause before each repetition of `again`.
+        cve: class of attacks to which it belongs.
     """
 
     once: Callable[[], bytes] = bytes
@@ -60,19 +60,19 @@ class Attack(NamedTuple):
     polls: Callable[[Poll], bytes] | None = None
 
     def first(self, poll: Poll) -> bytes:
-        """All that is sent once."""
+        """Return all bytes that are sent once."""
         return self.once() if self.polls is None else self.polls(poll)
 
 
 def head(stream_id: int, path: str = PATH, more: bytes = b"", *, ends: bool = False) -> bytes:
-    """Headers of a call."""
+    """Return the headers of a call."""
     headers = [(name, path if name == ":path" else value) for name, value in CALL]
     flags = frames.END_HEADERS | (frames.END_STREAM if ends else 0)
     return frames.frame(frames.HEADERS, flags, stream_id, block(headers) + more)
 
 
 def request(stream_id: int, message: bytes = b"") -> bytes:
-    """The request of a call, which ends its stream."""
+    """Return the request of a call, which ends its stream."""
     return frames.frame(frames.DATA, frames.END_STREAM, stream_id, framed(message))
 
 
@@ -81,12 +81,12 @@ def call(stream_id: int, path: str = PATH, more: bytes = b"") -> bytes:
 
 
 def each_stream(piece: Callable[[int], bytes], count: int = 0) -> bytes:
-    """Something on one stream after another; 0: on STREAMS streams."""
+    """Return a piece for each of several streams; `count` 0: for STREAMS streams."""
     return b"".join(piece(2 * number + 1) for number in range(count or STREAMS))
 
 
 def streams(piece: Callable[[int], bytes], count: int = 0, cve: str = "") -> Attack:
-    """Something on one stream after another, on one connection after another."""
+    """Return an attack that sends a piece on each stream, on one connection after another."""
     return Attack(lambda: each_stream(piece, count), cve=cve)
 
 
@@ -101,7 +101,7 @@ def flood(
 
 
 def on_open_stream(frame: bytes, cve: str = "") -> Attack:
-    """A flood about stream 1, whose request never comes."""
+    """Return a flood on stream 1, whose request never arrives."""
     return flood(frame, lambda: head(1), cve=cve)
 
 
@@ -111,7 +111,7 @@ def settings_entries() -> bytes:
 
 
 def priority_tree() -> bytes:
-    """Streams whose dependencies change with each frame."""
+    """Return streams whose dependencies change with each frame."""
     chance = random.Random(7)
     return b"".join(
         frames.priority(2 * chance.randrange(500) + 1, 2 * chance.randrange(500, 1_000) + 1)
@@ -120,7 +120,8 @@ def priority_tree() -> bytes:
 
 
 def bomb() -> bytes:
-    """Blocks of 400 bytes that name an entry of 4,000 bytes as often as a list may be long."""
+    """Return blocks of 400 bytes that name an entry of 4,000 bytes as often as a list may be
+    long."""
     kept = b"\x40\x01x\x7f\xa1\x1e" + b"v" * 4_000
     return head(1, more=kept) + each_stream(
         lambda stream_id: head(stream_id + 2, more=b"\xbe" * 15 + literal("n", str(stream_id)))
@@ -128,13 +129,14 @@ def bomb() -> bytes:
 
 
 def coded(stream_id: int) -> bytes:
-    """A header whose value is Huffman-coded, nearly as long as a list may be."""
+    """Return a header whose value is Huffman-coded and nearly as long as a list may be."""
     # 16,000 times "0", a code of five bits.
     return head(stream_id, more=b"\0\x01x\xff\x91\x4d" + bytes(10_000))
 
 
 def continued(pieces: int, length: int) -> Callable[[int], bytes]:
-    """Calls whose headers are continued by empty frames, and have `pieces * length` bytes more."""
+    """Return calls whose headers continue in empty frames, and have `pieces * length` more
+    bytes."""
     headers = block(CALL) + literal("x", "y" * (pieces * length))
 
     def piece(stream_id: int) -> bytes:
@@ -147,7 +149,7 @@ def continued(pieces: int, length: int) -> Callable[[int], bytes]:
 
 
 def begun_headers() -> bytes:
-    """Headers whose block does not end."""
+    """Return headers whose block does not end."""
     return frames.frame(frames.HEADERS, 0, 1, block(CALL))
 
 
@@ -166,12 +168,12 @@ def changing_tables() -> bytes:
 
 
 def then(frame: Callable[[int], bytes]) -> Callable[[int], bytes]:
-    """A whole call, and a frame behind it on its stream."""
+    """Return a whole call, followed by a frame on its stream."""
     return lambda stream_id: call(stream_id) + frame(stream_id)
 
 
 def cancelled_polls(poll: Poll) -> bytes:
-    """Long polls: `POLLS` wait at a time, and the oldest is cancelled when another begins."""
+    """Return long polls: `POLLS` wait at a time, and each new one cancels the oldest."""
 
     def piece(stream_id: int) -> bytes:
         oldest = stream_id - 2 * POLLS
@@ -185,13 +187,13 @@ def waiting_polls(poll: Poll) -> bytes:
 
 
 def claimed(stream_id: int) -> bytes:
-    """The beginning of a message of 60 MiB."""
+    """Return the beginning of a message of 60 MiB."""
     begun = frames.PREFIX.pack(0, 60 << 20) + bytes(100)
     return head(stream_id) + frames.frame(frames.DATA, 0, stream_id, begun)
 
 
 def long_request(stream_id: int) -> bytes:
-    """A valid request of 60 KiB in frames of 15 KiB, which is one field that no service knows."""
+    """Return a valid request of 60 KiB in frames of 15 KiB: one field that no service knows."""
     size = 60 << 10
     unknown = b"\x7a" + bytes((size & 0x7F | 0x80, size >> 7 & 0x7F | 0x80, size >> 14))
     message = framed(unknown + bytes(size))
@@ -202,7 +204,7 @@ def long_request(stream_id: int) -> bytes:
 
 
 def slow_requests() -> bytes:
-    """Calls whose requests of 1,000 bytes begin."""
+    """Return the beginnings of calls with requests of 1,000 bytes."""
     begun = frames.PREFIX.pack(0, 1_000)
     return each_stream(
         lambda stream_id: head(stream_id) + frames.frame(frames.DATA, 0, stream_id, begun), 500
@@ -214,7 +216,7 @@ def slow_request_bytes() -> bytes:
 
 
 def unread() -> bytes:
-    """Calls for whose answers the connection's window, but not the socket, has room."""
+    """Return calls whose replies fit into the connection's window, but not into the socket."""
     return frames.window_update(0, 1 << 30) + each_stream(call, 3 * STREAMS)
 
 
@@ -303,7 +305,7 @@ ATTACKS: dict[str, Attack] = {
     "calls": streams(call),
     "deadlines": streams(lambda number: call(number, WATCH, literal("grpc-timeout", "1m"))),
     "long-requests": streams(long_request, 200),
-    # Answers.
+    # Replies.
     "calls-unread": Attack(unread, reads=False, cve="2019-9517"),
     "calls-without-window": Attack(without_window(call)),
     "dribble": Attack(

@@ -17,13 +17,13 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class Served(NamedTuple):
-    """What an honest caller got in a time.
+    """Calls of an honest caller in an interval.
 
     Attributes:
-        per_second: answered calls.
-        p99_ms: of all calls; those that failed count as long ones.
-        failed: calls that were refused, or not answered in time.
-        failure: of the last one that failed.
+        per_second: calls with a reply.
+        p99_ms: of all calls; a failed call counts as a long one.
+        failed: calls that were refused, or had no reply in time.
+        failure: reason of the last failed call.
     """
 
     per_second: float
@@ -35,7 +35,7 @@ class Served(NamedTuple):
 class Process:
     """A module of tests/support in a process that ends when its standard input ends.
 
-    Such a process ends with the test run, however that ends.
+    The process ends with the test run, also if the test run is killed.
     """
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
@@ -47,10 +47,10 @@ class Process:
         self._process.stdin.write(f"{line}\n".encode())
 
     async def line(self) -> str:
-        """The next line of its output.
+        """Return the next line of its output.
 
         Raises:
-            RuntimeError: it has ended, or says nothing.
+            RuntimeError: the process has ended, or prints nothing.
         """
         assert self._process.stdout is not None
         async with asyncio.timeout(DEADLINE_SECONDS):
@@ -66,7 +66,7 @@ class Process:
 
 @asynccontextmanager
 async def process(module: str, *arguments: object) -> AsyncIterator[Process]:
-    """Run a module of tests/support within."""
+    """Run a module of tests/support within the block."""
     started = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-m", f"support.{module}", *map(str, arguments)),
@@ -91,14 +91,14 @@ class HonestCaller:
         self._process = process
 
     async def measure(self, seconds: float) -> Served:
-        """Connect, and call for a time."""
+        """Connect, and call for an interval."""
         self._process.say(str(seconds))
         return Served(**json.loads(await self._process.line()))
 
 
 @asynccontextmanager
 async def honest_caller(port: int, ca: Path | None = None) -> AsyncIterator[HonestCaller]:
-    """A caller of the server at a port; with TLS if the server's authority is given."""
+    """Start a caller of the server at a port; with TLS if the server's authority is set."""
     async with process("honest_caller", port, *([ca] if ca is not None else [])) as caller:
         yield HonestCaller(caller)
 
@@ -107,12 +107,12 @@ async def honest_caller(port: int, ca: Path | None = None) -> AsyncIterator[Hone
 async def attacked(
     port: int, attack: str, connections: int = 1, *, tls: bool = False, poll: Poll | None = None
 ) -> AsyncIterator[None]:
-    """Another process attacks a server within.
+    """Attack a server from another process within the block.
 
     Args:
-        port, tls: the server's.
-        attack: its name.
-        connections: of the attacker.
+        port, tls: of the server.
+        attack: name of the attack.
+        connections: number of connections of the attacker.
         poll: a call of this server that waits; by default that of grpc.health.v1.
     """
     flags = ["--tls"] if tls else []
@@ -128,18 +128,18 @@ async def attacked(
 
 
 def memory_mib(pid: int, name: str = "VmRSS") -> int:
-    """Of a process: VmRSS, or VmHWM for its peak."""
+    """Return memory of a process in MiB: VmRSS, or VmHWM for its peak."""
     status = Path(f"/proc/{pid}/status").read_text()
     kib = next(line.split()[1] for line in status.splitlines() if line.startswith(f"{name}:"))
     return int(kib) // 1024
 
 
 def forget_peak(pid: int) -> None:
-    """Begin a process's VmHWM again."""
+    """Reset a process's VmHWM."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process."""
+    """Return user and system time of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND

@@ -1,8 +1,8 @@
-"""HTTP/2 frames and header blocks as bytes, for peers that a test plays itself.
+"""HTTP/2 frames and header blocks as bytes, for tests that act as a peer.
 
-It is independent of the layer under test, except for the names of error codes. It builds anything
-that a peer may send, valid or not (RFC 9113, sections 4 and 6; RFC 7541 without tables and without
-Huffman codes).
+It is independent of the layer under test, except for the names of error codes. It builds all
+frames that a peer may send, valid or not (RFC 9113, sections 4 and 6; RFC 7541 without tables and
+without Huffman codes).
 """
 
 import struct
@@ -25,7 +25,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
     CONTINUATION,
 ) = range(10)
 
-# Flags; ACK and END_STREAM share a bit, of different frames.
+# Flags; ACK and END_STREAM share a bit, in different frames.
 ACK = END_STREAM = 0x1
 END_HEADERS = 0x4
 PADDED = 0x8
@@ -45,7 +45,7 @@ HEAD = struct.Struct(">IBI")
 SETTING = struct.Struct(">HI")
 NUMBER = struct.Struct(">I")
 TWO_NUMBERS = struct.Struct(">II")
-# Of a gRPC message: whether it is compressed, and its length.
+# Prefix of a gRPC message: whether it is compressed, and its length.
 PREFIX = struct.Struct(">BI")
 
 
@@ -53,7 +53,7 @@ Pairs = Iterable[tuple[str | bytes, str | bytes]]
 
 
 def head(length: int, kind: int, flags: int, stream_id: int) -> bytes:
-    """The nine bytes before a frame's payload."""
+    """Return the nine bytes before a frame's payload."""
     return HEAD.pack(length << 8 | kind, flags, stream_id)
 
 
@@ -100,24 +100,24 @@ def goaway(last_stream_id: int, code: int = ErrorCode.NO_ERROR, text: bytes = b"
 
 
 def framed(message: bytes, *, compressed: int = 0) -> bytes:
-    """A gRPC message behind its prefix."""
+    """Return a gRPC message after its prefix."""
     return PREFIX.pack(compressed, len(message)) + message
 
 
 def literal(name: str | bytes, value: str | bytes) -> bytes:
-    """A header that no table keeps (RFC 7541, section 6.2.2)."""
+    """Return a header that no table keeps (RFC 7541, section 6.2.2)."""
     raw_name = name if isinstance(name, bytes) else name.encode()
     raw = value if isinstance(value, bytes) else value.encode()
     return b"\0" + _number(len(raw_name)) + raw_name + _number(len(raw)) + raw
 
 
 def block(pairs: Pairs) -> bytes:
-    """A header block."""
+    """Return a header block."""
     return b"".join(literal(*pair) for pair in pairs)
 
 
 def _number(value: int) -> bytes:
-    """A length with a prefix of seven bits (RFC 7541, section 5.1)."""
+    """Return a length with a prefix of seven bits (RFC 7541, section 5.1)."""
     limit = 0x7F
     if value < limit:
         return bytes((value,))

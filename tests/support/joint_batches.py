@@ -15,7 +15,7 @@ from support.broker import BORN_HOST, NOW_MS
 def batch(
     topic: str, queue_id: int, *bodies: bytes, numbers: tuple[int, int] | None = None, **more: Any
 ) -> pb.AppendRequest:
-    """A request as this SDK makes it: with room for checksums, numbered if wanted."""
+    """Return a request as this SDK makes it: with room for checksums, numbered if requested."""
     sections = [b""] * len(bodies)
     if numbers is not None:
         sections = [each.tobytes() for each in encode_sequences(*numbers, len(bodies))]
@@ -30,7 +30,7 @@ def batch(
 
 
 def joint(*requests: Any) -> Any:
-    """One message that brings all, in their order."""
+    """Return one message with all batches, in their order."""
     message = pb.AppendRequest()
     message.CopyFrom(requests[0])
     message.more.extend(requests[1:])
@@ -38,6 +38,6 @@ def joint(*requests: Any) -> Any:
 
 
 async def answers_of(stream: AppendStreamCall) -> AsyncIterator[pb.AppendReply]:
-    """What a stream answers, read."""
+    """Yield the decoded replies of a stream."""
     async for answer in stream.answers():
         yield pb.AppendReply.FromString(answer)

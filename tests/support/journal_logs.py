@@ -1,4 +1,4 @@
-"""Journals, in a test's hands."""
+"""Short operations on journals, for tests."""
 
 import shutil
 from pathlib import Path
@@ -15,7 +15,7 @@ NOW_MS = 1_700_000_000_000
 
 
 def change(ledger: Ledger, group: str, offset: int) -> list[Record]:
-    """Move a group's offset; returns the records that the ledger has applied."""
+    """Move a group's offset; return the records that the ledger has applied."""
     if ledger.find(group, QUEUE) is None:
         decision = Decision(offset, StartReason.COMMITTED, "")
         return ledger.start(group, 1, QUEUE, 1, decision, "member", NOW_MS)
@@ -23,14 +23,14 @@ def change(ledger: Ledger, group: str, offset: int) -> list[Record]:
 
 
 def append(log: JournalLog, group: str, offset: int) -> int:
-    """A leader's change."""
+    """Append a change as a leader does."""
     records = [encode(record) for record in change(log.ledger, group, offset)]
-    # Of the class: a test may have given its log an `append` of its own.
+    # The function of the class: a test may have replaced the `append` of its log.
     return JournalLog.append(log, records)
 
 
 def content(log: JournalLog) -> bytes:
-    """All bytes of a log."""
+    """Return all bytes of a log."""
     found = b""
     while data := log.read(log.min_offset + len(found), 1 << 20):
         found += data
@@ -38,7 +38,7 @@ def content(log: JournalLog) -> bytes:
 
 
 def state_of(log: JournalLog) -> list[Record]:
-    """What a ledger holds, in an order that does not depend on how it came about."""
+    """Return the content of a ledger, in an order that does not depend on its history."""
     return ledger_state(log.ledger)
 
 
@@ -47,7 +47,7 @@ def ledger_state(ledger: Ledger) -> list[Any]:
 
 
 def former(name: str, directory: Path) -> list[Record]:
-    """Put a journal of the former format there; returns what its ledger holds. See
+    """Write a journal of the former format; return the content of its ledger. See
     `offset/former_journals/write.py`."""
     journals = Path(__file__).parent.parent / "offset" / "former_journals"
     shutil.copytree(journals / name, directory, dirs_exist_ok=True)

@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 
 def is_compiled() -> bool:
-    """Whether the compiled kernel is installed."""
+    """Return whether the compiled kernel is installed."""
     before = kernel.name()
     try:
         kernel.use(kernel.COMPILED)
@@ -28,7 +28,7 @@ BOTH = (kernel.NUMPY, pytest.param(kernel.COMPILED, marks=needs_compiled))
 
 @contextmanager
 def using(choice: str) -> Iterator[None]:
-    """The kernel of that name, meanwhile."""
+    """Use the kernel of this name within the block."""
     before = kernel.name()
     kernel.use(choice)
     try:
@@ -38,7 +38,7 @@ def using(choice: str) -> Iterator[None]:
 
 
 def of_both(work: Callable[[], Result]) -> tuple[Result, Result]:
-    """What something gives with NumPy, and what with the compiled kernel."""
+    """Return the result with NumPy and the result with the compiled kernel."""
     with using(kernel.NUMPY):
         by_numpy = work()
     with using(kernel.COMPILED):

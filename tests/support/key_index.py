@@ -1,4 +1,4 @@
-"""A store with its index by key, driven step by step, and what the index must be."""
+"""A store with its index by key, advanced step by step, and the expected index."""
 
 import random
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ def small_settings(root: Path, **changes: Any) -> StoreSettings:
 
 
 def keyed(unique: str = "", keys: str = "") -> bytes:
-    """Properties of a message with keys."""
+    """Return the properties of a message with keys."""
     parts = [b"TAGS\x01TagA\x02"]
     if unique:
         parts.append(f"UNIQ_KEY\x01{unique}\x02".encode())
@@ -38,11 +38,11 @@ def keyed(unique: str = "", keys: str = "") -> bytes:
 
 
 class Indexed(Owner):
-    """Owns a store, and its index once `open_index` was called.
+    """Owner of a store, and of its index after `open_index`.
 
     Args:
-        configured: the store's.
-        index_disk: the index's file layer.
+        configured: settings of the store.
+        index_disk: file layer of the index.
     """
 
     def __init__(
@@ -59,7 +59,8 @@ class Indexed(Owner):
         self.removed: list[str] = []
 
     def send(self, *properties: bytes, topic: str = "T") -> None:
-        """Append messages with these properties, one second after those before."""
+        """Append messages with these properties; each store time is one second after the previous
+        one."""
         self.clock.time_ms += 1000
         frames, lengths = encode_batch(
             topic.encode(),
@@ -73,7 +74,7 @@ class Indexed(Owner):
         self.store.append(batch_of(topic, 0, frames, lengths), self.clock.time_ms)
 
     def send_random(self, choose: random.Random, count: int) -> None:
-        """Messages of some topics with no, one or several keys, now and then the same."""
+        """Append messages of some topics with no, one or several keys, sometimes equal ones."""
         for _ in range(count):
             properties = [
                 keyed(
@@ -85,7 +86,8 @@ class Indexed(Owner):
             self.send(*properties, topic=choose.choice("TUV"))
 
     def open_index(self, log_end: int | None = None, *, was_clean: bool = True) -> KeyIndex:
-        """Open it; `log_end` is where the log ended when nobody wrote, by default at the start."""
+        """Open the index; `log_end` is the end of the log before this start, by default the current
+        end."""
         end = self.store.recovery.log_end if log_end is None else log_end
         reopening = Reopening(self.directory, end, was_clean=was_clean)
         is_ended = False
@@ -102,7 +104,7 @@ class Indexed(Owner):
         return self.index
 
     def follow(self, *, bytes_max: int = 1024, pieces_max: int | None = None) -> None:
-        """Index up to the log's end, or so many pieces."""
+        """Index up to the log's end, or a number of pieces."""
         assert self.index is not None
         pieces = 0
         while self.index.position < self.store.visible_end and pieces != pieces_max:
@@ -111,7 +113,7 @@ class Indexed(Owner):
             pieces += 1
 
     def fill_gap(self, *, bytes_max: int = 1024) -> None:
-        """Fill every gap of the index."""
+        """Fill all gaps of the index."""
         assert self.index is not None
         while self.index.gaps:
             position = max(self.index.fill_from, self.store.log_min_offset)
@@ -125,7 +127,7 @@ class Indexed(Owner):
         end_ms: int = FOREVER_MS,
         offset_min: int = 0,
     ) -> list[int]:
-        """Physical offsets of the candidates, newest first."""
+        """Return physical offsets of the candidates, newest first."""
         assert self.index is not None
         wanted = KeySearch(index_key_hash(f"{topic}#{key}"), begin_ms, end_ms, offset_min)
         found = self.index.search(wanted)
@@ -143,11 +145,12 @@ class Indexed(Owner):
         self.store.close()
 
     def files(self) -> list[bytes]:
-        """The index files' contents, in order."""
+        """Return the contents of the index files, in order."""
         return [file.path.read_bytes() for file in self.directory.files()]
 
     def every_key(self) -> list[tuple[str, int, int]]:
-        """(topic#key, physical offset, store time) of the whole log in the order of indexing."""
+        """Return (topic#key, physical offset, store time) of the whole log in the order of
+        indexing."""
         found: list[tuple[str, int, int]] = []
         position = self.store.log_min_offset
         while position < self.store.visible_end:
@@ -165,7 +168,7 @@ class Indexed(Owner):
 def indexed_one_by_one(
     keys: Sequence[tuple[str, int, int]], shape: IndexShape = SHAPE
 ) -> list[bytes]:
-    """The files that putting one key after another leaves."""
+    """Return the index files after keys are added one after another."""
     files: list[IndexFile] = []
     for key, offset, time_ms in keys:
         if not files or files[-1].is_full or time_ms < files[-1].header.end_timestamp_ms:

@@ -1,11 +1,11 @@
-"""What a kustomization makes, as far as ours go: built in every run, whatever is on PATH.
+"""Builds kustomizations as far as those of this repository need it, without another program.
 
-tests/deploy compares it with the real program, object by object, wherever there is one. A field
-that is not known here is refused, so that nothing in a kustomization is silently left out.
+If the real program is installed, tests/deploy compares its output with this one object by object. A
+field that is not known here is refused, so that no part of a kustomization is silently ignored.
 
-Rules and their order are kustomize's: resources, generators, components (which change what both
-made), patches, namespace, suffix of names, labels, counts, images; names of generated
-ConfigMaps get the hash of their content last, and so does whatever names them.
+Rules and their order are kustomize's: resources, generators, components (which change the objects
+of both), patches, namespace, suffix of names, labels, counts, images. Names of generated ConfigMaps
+get the hash of their content last, and so do all references to them.
 """
 
 import copy
@@ -32,9 +32,9 @@ CLUSTER_KINDS = frozenset(
         "StorageClass",
     }
 )
-# Those that a log more is made of.
+# Objects of which a further log needs its own copies.
 SUFFIXED_KINDS = frozenset({"PodDisruptionBudget", "Service", "StatefulSet"})
-# By what elements of a list are the same one; lists not named here are replaced as a whole.
+# Fields that identify elements of a list; lists not named here are replaced as a whole.
 MERGE_KEYS = {
     "containers": "name",
     "env": "name",
@@ -44,30 +44,30 @@ MERGE_KEYS = {
     "volumes": "name",
 }
 NAMES_CONFIG_MAP = frozenset({"configMap", "configMapKeyRef", "configMapRef"})
-# kustomize writes ten digits of the hash, and none that could spell something.
+# kustomize writes ten digits of the hash, and leaves out digits that could form words.
 HASH_LETTERS = str.maketrans("013ae", "ghkmt")
 HASH_DIGITS = 10
 
 
-# The one in C, where PyYAML has it: overlays are built for many tests.
+# The loader in C, if PyYAML has it: overlays are built for many tests.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class KustomizationError(ValueError):
-    """The kustomization asks for something impossible, or for something not known here."""
+    """The kustomization requests something impossible, or a feature that is not known here."""
 
 
 def load_all(text: str | bytes) -> Iterator[Any]:
-    """The documents of a YAML text."""
+    """Yield the documents of a YAML text."""
     return iter(yaml.load_all(text, LOADER))
 
 
 @dataclass
 class Objects:
-    """What has been made so far.
+    """Objects that were built so far.
 
     Attributes:
-        documents: in the order in which they came.
+        documents: in the order in which they were added.
         hashed: names of the ConfigMaps that get a hash.
     """
 
@@ -83,7 +83,7 @@ class Objects:
         return self.matching({"kind": re.escape(kind), "name": re.escape(name)})
 
     def matching(self, target: Document) -> list[Document]:
-        """Objects whose kind, name and labels are those of a patch's target."""
+        """Return objects whose kind, name and labels match a patch's target."""
         refuse_unknown(target, {"kind", "name", "labelSelector", "group", "version"}, "target")
         wanted = dict(
             pair.split("=", 1) for pair in target.get("labelSelector", "").split(",") if pair
@@ -98,13 +98,13 @@ class Objects:
 
 
 def build(directory: Path) -> list[Document]:
-    """Every object that `kustomize build` would print.
+    """Return all objects that `kustomize build` would print.
 
     Args:
-        directory: holds a kustomization.yaml.
+        directory: has a kustomization.yaml.
 
     Raises:
-        KustomizationError: see there.
+        KustomizationError: see the class.
     """
     objects = Objects()
     accumulate(directory.resolve(), objects)
@@ -126,7 +126,7 @@ def refuse_unknown(given: Document, known: set[str], place: str) -> None:
 
 
 def read(directory: Path, file: str) -> str:
-    """A file of a kustomization: kustomize reads none that lies outside its directory."""
+    """Return a file of a kustomization: kustomize reads no file outside its directory."""
     path = (directory / file).resolve()
     if not path.is_relative_to(directory):
         raise KustomizationError(f"{file} lies outside {directory}: kustomize would not read it")
@@ -192,7 +192,7 @@ def apply_patches(patches: list[Document], directory: Path, objects: Objects) ->
                 "name": change["metadata"]["name"],
             }
             found = objects.matching(target)
-            # One that goes by labels alone is for whatever there is.
+            # A patch with labels only applies to all matching objects, also to none.
             if not found and ("name" in target or "labelSelector" not in target):
                 raise KustomizationError(f"no object is the target {target} of a patch")
             for document in found:
@@ -206,7 +206,7 @@ def apply_patches(patches: list[Document], directory: Path, objects: Objects) ->
 
 
 def apply_operation(document: Any, operation: Document) -> None:
-    """An operation of a JSON patch (RFC 6902), in place."""
+    """Apply an operation of a JSON patch (RFC 6902), in place."""
     kind = operation["op"]
     if kind == "move":
         place, last = place_at(document, operation["from"])
@@ -234,7 +234,7 @@ def apply_operation(document: Any, operation: Document) -> None:
 
 
 def place_at(document: Any, path: str) -> tuple[Any, str]:
-    """The list or mapping of a path's last part, and that part."""
+    """Return the list or mapping of a path's last part, and that part."""
     *steps, last = [step.replace("~1", "/").replace("~0", "~") for step in path.split("/")[1:]]
     for step in steps:
         document = document[int(step) if isinstance(document, list) else step]
@@ -242,7 +242,8 @@ def place_at(document: Any, path: str) -> tuple[Any, str]:
 
 
 def merge(place: Document, change: Document) -> None:
-    """A strategic merge patch, in place: null removes, lists with a merge key go by it."""
+    """Apply a strategic merge patch, in place: null removes; lists with a merge key are merged by
+    it."""
     for name, value in change.items():
         former = place.get(name)
         if value is None:
@@ -266,7 +267,8 @@ def merge_key(name: str, value: list[Any]) -> str:
 
 
 def merged_list(former: list[Document], change: list[Document], key: str) -> list[Document]:
-    """The patch's elements come first, in its order: kustomize has it so, and variables mind."""
+    """Return the merged list. The patch's elements come first, in its order, as in kustomize: the
+    order of variables matters."""
     found = {each[key]: each for each in former}
     named: list[Document] = []
     for element in change:
@@ -294,7 +296,7 @@ def set_namespace(namespace: str, _directory: Path, objects: Objects) -> None:
 
 
 def add_suffix(suffix: str, _directory: Path, objects: Objects) -> None:
-    """Call objects otherwise, where they are named too: as far as one of these names another."""
+    """Rename objects, and the references of these objects to each other."""
     services = {name: f"{name}{suffix}" for name in names_of(objects, "Service")}
     for document in objects.documents:
         if document["kind"] not in SUFFIXED_KINDS:
@@ -326,7 +328,7 @@ def add_labels(labels: list[Document], _directory: Path, objects: Objects) -> No
 
 
 def selectors(document: Document) -> Iterator[Document]:
-    """The labels by which an object selects pods."""
+    """Yield the labels by which an object selects pods."""
     kind, spec = document["kind"], document.get("spec", {})
     if kind == "Service":
         yield spec["selector"]
@@ -339,7 +341,7 @@ def selectors(document: Document) -> Iterator[Document]:
 
 
 def selected_pods(pod: Document) -> Iterator[Document]:
-    """Likewise, of a pod that wants to be near others, or far from them."""
+    """Yield the labels by which (anti-)affinity and spread constraints of a pod select pods."""
     for affinity in ("podAffinity", "podAntiAffinity"):
         terms = pod.get("affinity", {}).get(affinity, {})
         required = terms.get("requiredDuringSchedulingIgnoredDuringExecution", [])
@@ -351,7 +353,7 @@ def selected_pods(pod: Document) -> Iterator[Document]:
 
 
 def templates(document: Document) -> list[Document]:
-    """What pods (and jobs) are made from."""
+    """Return the templates of pods (and jobs) in an object."""
     spec = document.get("spec", {})
     if document["kind"] in ("DaemonSet", "Deployment", "Job", "StatefulSet"):
         return [spec["template"]]
@@ -415,8 +417,8 @@ def hash_names(objects: Objects) -> None:
 
 
 def content_hash(config_map: Document) -> str:
-    """The hash that kustomize appends to a generated ConfigMap's name."""
-    # It looks for the name in a place where there is none.
+    """Return the hash that kustomize appends to a generated ConfigMap's name."""
+    # kustomize encodes the name at a place where there is none.
     hashed = {"data": config_map["data"], "kind": "ConfigMap", "name": ""}
     text = json.dumps(hashed, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
     for letter in "<>&\u2028\u2029":
@@ -425,7 +427,7 @@ def content_hash(config_map: Document) -> str:
 
 
 def rename(place: Any, names: dict[str, str]) -> None:
-    """Replace the names of ConfigMaps wherever they are named, in place."""
+    """Replace all references to ConfigMaps by their new names, in place."""
     if isinstance(place, list):
         for each in place:
             rename(each, names)

@@ -1,4 +1,4 @@
-"""A catalogue of Iceberg tables, as a test names it."""
+"""A catalogue of Iceberg tables for tests."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,19 +15,19 @@ class Lake:
     properties: dict[str, str]
 
     def open(self) -> Catalog:
-        # A SQL catalogue keeps tables by the catalogue's name.
+        # A SQL catalogue keys its tables by the catalogue's name.
         return load_catalog("default", uri=self.uri, **self.properties)
 
     def rows(self, table: str) -> list[dict[str, Any]]:
-        """All rows, in the order of queues and offsets."""
+        """Return all rows, in the order of queues and offsets."""
         found = self.open().load_table(table).scan().to_arrow().to_pylist()
         return sorted(found, key=lambda row: (row.get("queue") or 0, row.get("queue_offset") or 0))
 
     def query(self, table: str, query: str) -> list[tuple[Any, ...]]:
-        """A query of DuckDB over the files of the current snapshot, which it calls `rows`.
+        """Run a query of DuckDB over the files of the current snapshot, as table `rows`.
 
-        DuckDB's own extension for Iceberg is in no package registry; no test deletes rows, so the
-        files have just the rows of the snapshot.
+        DuckDB's own extension for Iceberg is in no package registry. No test deletes rows, so the
+        files have exactly the rows of the snapshot.
         """
         files = [each.file.file_path for each in self.open().load_table(table).scan().plan_files()]
         if not files:

@@ -20,16 +20,16 @@ def log_bytes(
     records: int = 0,
     bodies: Sequence[bytes] = (),
 ) -> tuple[NDArray[np.uint8], list[int]]:
-    """Records back to back as a broker stores them.
+    """Return records back to back as a broker stores them.
 
     Args:
-        chance: chooses topics, queues, properties and, where none are given, bodies.
-        base: physical offset of the first.
-        records: how many, with random bodies.
-        bodies: the bodies instead.
+        chance: chooses topics, queues, properties and, without `bodies`, the bodies.
+        base: physical offset of the first record.
+        records: number of records with random bodies.
+        bodies: bodies, instead of `records`.
 
     Returns:
-        The bytes, uint8[n], and where each record starts in them.
+        The bytes, uint8[n], and the start of each record in them.
     """
     sizes = (0, 1, 30, 700, 5000)
     chosen = bodies or [chance.randbytes(chance.choice(sizes)) for _ in range(records)]

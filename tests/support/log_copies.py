@@ -1,4 +1,4 @@
-"""Copies of a log in one process: real streams between them, each way through a gate of its own."""
+"""Copies of a log in one process: real streams between them, each through its own gate."""
 
 import asyncio
 import itertools
@@ -32,17 +32,17 @@ from support.nameserver import Nameserver
 from support.tcp_gate import TcpGate
 
 LOG = "broker-a"
-# Long enough for a busy machine: a healthy leader is never silent for so long.
+# Long enough for a busy machine: a healthy leader is never silent for this time.
 SILENT_SECONDS = 1.0
 
 
 class Copy:
-    """One replica with its server, log and file; lives until `stop`, and again after `start`.
+    """One replica with its server, log and file; it runs from each `start` to the next `stop`.
 
     Attributes:
-        log: open while it lives.
-        committed, established, allowed, readiness: what its owner was told.
-        ends: why its lives were over.
+        log: open while the replica runs.
+        committed, established, allowed, readiness: last values of the calls to its owner.
+        ends: reasons for which its runs ended.
     """
 
     def __init__(self, copies: "Copies", name: str, directory: Path) -> None:
@@ -78,7 +78,7 @@ class Copy:
         await self._up.wait()
 
     async def stop(self) -> None:
-        """As a killed process: connections break, nothing is said."""
+        """Stop as a killed process does: connections break without a message."""
         assert self._task is not None
         task, self._task = self._task, None
         task.cancel()
@@ -86,7 +86,7 @@ class Copy:
             await asyncio.wait({task})
 
     async def send(self, *payloads: bytes) -> int:
-        """Append as a broker does for producers; returns when all is committed."""
+        """Append as a broker does for producers; return when all payloads are committed."""
         for payload in payloads:
             self.log.append(payload)
         end = self.log.end
@@ -119,7 +119,7 @@ class Copy:
         try:
             link, following = None, None
             if self.copies.nameservers is not None:
-                # The replica is made with it.
+                # The replica is created with it.
                 link = NameserverLink(
                     self.copies.nameservers,
                     channels,
@@ -162,7 +162,7 @@ class Copy:
 
 
 class _Told:
-    """A copy as its replica's owner."""
+    """The owner of a replica: records its calls in the copy."""
 
     def __init__(self, copy: Copy) -> None:
         self._copy = copy
@@ -186,7 +186,7 @@ class Copies:
 
     Attributes:
         register: the nameservers.
-        silent_seconds: how long a leader may be silent.
+        silent_seconds: time for which a leader may be silent.
         scrub_bytes_per_second: see `Replica`.
     """
 
@@ -200,7 +200,7 @@ class Copies:
         self.tasks = tasks
         self.open_log = open_log
         self.register = FakeRegister(LOG, names)
-        # The real ones, in its place.
+        # The real nameservers, instead of the fake.
         self.nameserver: Nameserver | None = None
         self.nameservers: Nameservers | None = None
         self.cluster = "rockoon"
@@ -213,7 +213,7 @@ class Copies:
             self.all[name] = Copy(self, name, directory / name)
 
     def address(self, follower: str, leader: str) -> str:
-        """Where one copy finds another."""
+        """Return the address under which one copy connects to another."""
         gate = self._gates.get((follower, leader))
         return self.all[leader].target if gate is None else gate.address
 
@@ -241,13 +241,13 @@ class Copies:
             await gate.cut()
 
     async def start(self) -> Copy:
-        """Start all; returns who leads."""
+        """Start all replicas; return the leader."""
         for copy in self.all.values():
             await copy.start()
         return await self.leader()
 
     async def leader(self, *, other_than: Copy | None = None) -> Copy:
-        """Who leads and takes appends, once somebody does."""
+        """Return the leader once there is one that accepts appends."""
         found = [copy for copy in self.all.values() if copy is not other_than]
         return (await eventually(lambda: [copy for copy in found if copy.is_leading]))[0]
 
@@ -255,7 +255,7 @@ class Copies:
         return [copy for copy in self.all.values() if copy is not leader]
 
     async def equal(self, end: int) -> None:
-        """Wait until the logs of all that live are the same, committed, and go so far."""
+        """Wait until the logs of all running copies are equal, committed, and reach this end."""
 
         def equal() -> bool:
             logs = [copy.log for copy in self.all.values() if copy.is_up]
@@ -267,7 +267,7 @@ class Copies:
         await eventually(equal)
 
     def freeze(self, copy: Copy, *, frozen: bool = True) -> None:
-        """Nothing passes between one copy and the others; connections stay."""
+        """Block all bytes between one copy and the others; connections stay open."""
         for (follower, leader), gate in self._gates.items():
             if copy.name in (follower, leader):
                 gate.freeze() if frozen else gate.thaw()
@@ -281,12 +281,12 @@ async def copies(
     gated: bool = True,
     open_log: Callable[[Path, Disk], Any] = lambda path, disk: FileLog(path / "log", disk),
 ) -> AsyncIterator[Copies]:
-    """Replicas that have not been started.
+    """Create replicas, which the test starts.
 
     Args:
-        gated: each connects to each through a gate; otherwise they do directly, and a process that
+        gated: each pair of copies connects through a gate; otherwise directly, and a process that
             has ended refuses connections.
-        open_log: opens the log in a directory, which has what FileLog has.
+        open_log: opens the log in a directory; the log has the methods of FileLog.
     """
     async with asyncio.TaskGroup() as tasks:
         made = Copies(directory, names, tasks, open_log)

@@ -1,15 +1,15 @@
-"""Whether queues behaved as logs that take one message after the other, as all who called saw it.
+"""Checks that queues behaved as logs, from the calls and replies of all senders and readers.
 
-Pure: it is told what senders and readers asked and were answered, and when. What must hold for each
-queue is that it is *linearizable* (Herlihy and Wing 1990): every call took effect in one moment
-between its beginning and its answer, an append at the queue's end, a read of all before it. So an
-acknowledged message is at one place, and seen by every read that begins after its answer; one that
-failed is there or not, for good; no end goes back.
+Pure: its input is the calls of senders and readers, their replies, and their times. Each queue must
+be *linearizable* (Herlihy and Wing 1990): every call takes effect at one moment between its start
+and its reply, an append at the queue's end, a read of all messages before it. So an acknowledged
+message is at one position, and every read that starts after its reply returns it; a failed message
+is there or not, and this does not change; the end of a queue never decreases.
 
-In general that is hard to decide. Here the places say in which order the calls took effect: the
-append at `o` stands behind the reads that end at `o` and before those that end at `o + 1`. So there
-are such moments exactly if no call in that order began after a later one was answered, which one
-pass over the sorted calls shows.
+In general this is hard to decide. Here the offsets state the order in which the calls took effect:
+the append at `o` comes after the reads that end at `o`, and before those that end at `o + 1`. So
+such moments exist exactly if no call in this order started after the reply of a later call, which
+one pass over the sorted calls shows.
 """
 
 from collections import defaultdict
@@ -23,16 +23,17 @@ NEVER_NS = 1 << 63
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """A message that somebody sent.
+    """A message that a producer sent.
 
     Args:
-        message: what it is known by, in reads too; no other one has it.
-        began_ns: when it was given to the producer; any clock that all calls share.
-        ended_ns: when its sender was told that it is stored; None: never, so it may be or not.
-        queue, offset: where it is stored then.
-        stream: messages that stay in their order, as those of one producer and key; "": none.
-        number: in its stream.
-        is_numbered: of an idempotent producer, so it is stored once at most.
+        message: identity of the message, also in reads; unique.
+        began_ns: time at which the producer got it; by a clock that all calls share.
+        ended_ns: time at which its sender got the acknowledgement; None: never, so that the message
+            may be stored or not.
+        queue, offset: its position, if it was acknowledged.
+        stream: messages of one stream keep their order, as those of one producer and key; "": none.
+        number: number in its stream.
+        is_numbered: sent by an idempotent producer, so that it is stored at most once.
     """
 
     message: Hashable
@@ -47,14 +48,14 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A read that was answered.
+    """A read with a reply.
 
     Args:
-        messages: those at `first`, `first + 1`, ...; None: the reader was led past that place.
-        end: of the queue, as the reader was told.
-        reader: who read, with `may_be_old`.
-        may_be_old: asked of somebody who may not know that others go on with the log. It may miss
-            what others have seen, and nothing that this reader has.
+        messages: those at `first`, `first + 1`, ...; None: the reader was moved past this offset.
+        end: end of the queue according to the reply.
+        reader: name of the reader, with `may_be_old`.
+        may_be_old: the broker may not know that another one continues the log. The read may lack
+            messages that other readers have seen, but none that this reader has seen.
     """
 
     queue: str
@@ -69,7 +70,7 @@ class Read:
 
 @dataclass(slots=True)
 class _Call:
-    """What took effect, in the order of `key`s."""
+    """A call that took effect, in the order of `key`s."""
 
     key: int
     began_ns: int
@@ -80,7 +81,7 @@ class _Call:
 
 @dataclass(slots=True)
 class _Findings:
-    """Sentences by kind, the first of each with examples."""
+    """Sentences by kind, the first ones of each kind with examples."""
 
     _found: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
@@ -108,11 +109,12 @@ UNREAD = "acknowledged and not read afterwards"
 
 
 def judge(appends: Iterable[Append], reads: Iterable[Read]) -> list[str]:
-    """What cannot be, in sentences; empty when all could have happened.
+    """Return contradictions as sentences; empty if all calls are possible.
 
     Args:
-        appends: all that were sent to the queues that were read.
-        reads: as many as there are, at last one of each place in which a message was acknowledged.
+        appends: all messages that were sent to the queues that were read.
+        reads: any number of reads; the last ones must cover each position with an acknowledged
+            message.
     """
     found = _Findings()
     sent = {each.message: each for each in appends}
@@ -156,7 +158,7 @@ def _look_into(
     last_read_ns: dict[tuple[str, int], int],
     found: _Findings,
 ) -> None:
-    """What a read shows by itself, and beside what is known of the places."""
+    """Check a read alone, and against the known positions."""
     if read.first + len(read.messages) > read.end:
         found.note(BEYOND, f"{read.queue} from {read.first}, which ends at {read.end}")
     for offset, message in enumerate(read.messages, read.first):
@@ -176,7 +178,7 @@ def _judge_streams(
     sent: Mapping[Hashable, Append],
     found: _Findings,
 ) -> None:
-    """Numbers of idempotent producers are there once, and first copies in their order."""
+    """Check that numbers of idempotent producers are stored once, and first copies in order."""
     seen: dict[Hashable, str] = {}
     for queue, placed in places.items():
         newest: dict[str, int] = {}
@@ -200,7 +202,7 @@ def _judge_moments(
     reads: Sequence[Read],
     found: _Findings,
 ) -> None:
-    """Whether there is a moment for each call; see the module."""
+    """Check that there is a moment for each call; see the module."""
     calls = [call_of(read) for read in reads if not read.may_be_old]
     old = {read.reader for read in reads if read.may_be_old}
     by_reader: dict[str, list[_Call]] = defaultdict(list)
@@ -208,13 +210,13 @@ def _judge_moments(
         if read.reader in old:
             by_reader[read.reader].append(call_of(read))
         if read.may_be_old:
-            # Nobody had to have been answered before; what it saw had to have been sent.
+            # No reply is needed before it, but its messages must have been sent.
             calls.append(replace(call_of(read), began_ns=-NEVER_NS))
     for its in by_reader.values():
         _order(queue, its, found)
     for offset, message in placed.items():
         append = sent[message]
-        # A copy that comes of sending again may be stored later than the one that was answered.
+        # A copy by a repeated send may be stored later than the acknowledged one.
         is_answered = (append.queue, append.offset) == (queue, offset)
         ended_ns = append.ended_ns if is_answered and append.ended_ns is not None else NEVER_NS
         said = f"append {offset}"
@@ -228,9 +230,9 @@ def call_of(read: Read) -> _Call:
 
 
 def _order(queue: str, calls: list[_Call], found: _Findings) -> None:
-    """Find calls that began after one was answered that must be behind them."""
+    """Find calls that started after the reply of a call that must come after them."""
     calls.sort(key=lambda call: -call.key)
-    # Of those behind the one that is looked at, what was answered first.
+    # The earliest reply of the calls after the current one.
     first: _Call | None = None
     for _, group in groupby(calls, lambda call: call.key):
         same = list(group)
@@ -243,7 +245,8 @@ def _order(queue: str, calls: list[_Call], found: _Findings) -> None:
 
 
 def _kind(call: _Call, later: _Call) -> str:
-    """What it is called when a call begins after one was answered that must be behind it."""
+    """Return the name of the contradiction if a call starts after the reply of a call that must
+    come after it."""
     if call.is_read:
         return TAKEN_BACK if later.is_read else NOT_SEEN
     return TOO_EARLY if later.is_read else OUT_OF_TURN

@@ -12,17 +12,17 @@ from rockoon_replica.replica import LogStateCall
 
 
 class FakeRegister:
-    """Holds a log's state, and tells it to whoever watches.
+    """Holds a log's state, and sends it to its watchers.
 
     Args:
-        log: its name.
-        replicas: ids; all of them vote, most of them commit.
+        log: name of the log.
+        replicas: ids; all of them vote, a majority of them commits.
 
     Attributes:
-        state: as etcd would have it.
-        unreachable: ids of replicas that no nameserver answers or tells anything.
-        calls: what was asked, by whom.
-        lost: types of calls that the next nameserver does not answer, once each.
+        state: as etcd stores it.
+        unreachable: ids of replicas that get no reply and no update from any nameserver.
+        calls: all calls, with the id of the caller.
+        lost: types of calls to which the next nameserver does not reply, once each.
     """
 
     def __init__(self, log: str, replicas: tuple[str, ...]) -> None:
@@ -113,7 +113,7 @@ class FakeRegister:
 
 
 class RegisterOf:
-    """What one replica asks."""
+    """Calls of one replica."""
 
     def __init__(self, register: FakeRegister, who: str) -> None:
         self._register = register

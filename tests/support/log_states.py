@@ -1,4 +1,4 @@
-"""States of logs and calls of their replicas, for tests of what nameservers decide."""
+"""States of logs and calls of their replicas, for tests of the nameservers' decisions."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ LOG = "broker-a"
 
 
 def replica_node(who: str, name: str = "", **fields: Any) -> Node:
-    """A replica with the id `who`; its name is "broker-a-" and that, unless it is given."""
+    """Return a replica with the id `who`; its name is "broker-a-" and the id, unless it is set."""
     given = {"address": f"{who}:10911", "replica": name or f"{LOG}-{who}", **fields}
     return Node(kind=BROKER, name=LOG, store_id=who, level=LEVEL, **given)
 
@@ -29,14 +29,14 @@ def come(
     name_exists: bool = False,
     **known: int,
 ) -> LogState:
-    """A replica registers; `known` is of ReplicaFacts."""
+    """Register a replica; `known` has fields of ReplicaFacts."""
     facts = ReplicaFacts(empty=empty, copies=copies, **known)
     node = replica_node(who, name)
     return registered(state, node, facts, is_new=True, name_exists=name_exists)
 
 
 def new_log(replicas: Sequence[str] = ("a", "b", "c")) -> LogState:
-    """A log whose first replicas are there; its first election is on."""
+    """Return a log whose first replicas have registered; its first election runs."""
     state: LogState | None = None
     for who in replicas:
         state = come(state, who, copies=len(replicas))
@@ -45,14 +45,15 @@ def new_log(replicas: Sequence[str] = ("a", "b", "c")) -> LogState:
 
 
 def led_log(leader: str = "a", replicas: Sequence[str] = ("a", "b", "c")) -> LogState:
-    """A log whose first leader is put in and confirmed."""
+    """Return a log whose first leader is elected and confirmed."""
     state = elect(new_log(replicas), **dict.fromkeys(replicas, 0) | {leader: 1})
     assert state.leader == leader
     return elections.confirm(state, call(state, leader)).state
 
 
 def elect(state: LogState, **ends: int) -> LogState:
-    """Replicas report the ends of logs of the epoch before, in this order, until one leads."""
+    """Replicas report the ends of their logs of the former epoch, in this order, until one
+    leads."""
     for who, end in ends.items():
         if not state.leader:
             state = report(state, who, end).state
@@ -62,14 +63,14 @@ def elect(state: LogState, **ends: int) -> LogState:
 def report(
     state: LogState, who: str, end: int, *, epoch: int | None = None, sound: bool = True
 ) -> LogDecision:
-    """A replica reports; its last record is of the epoch before, unless `epoch` says otherwise."""
+    """Report as a replica; its last record is of the former epoch, unless `epoch` is set."""
     rank = Rank(epoch=state.epoch - 1 if epoch is None else epoch, end=end)
     told = Report(rank=rank, sound=sound, promised=state.epoch)
     return elections.report(state, call(state, who), told)
 
 
 def call(state: LogState, who: str, epoch: int | None = None) -> ReplicaCall:
-    """A call of a replica that knows this state."""
+    """Return a call of a replica that knows this state."""
     return ReplicaCall(
         kind=state.kind or BROKER,
         log=state.log,
@@ -81,7 +82,7 @@ def call(state: LogState, who: str, epoch: int | None = None) -> ReplicaCall:
 
 
 def depose(state: LogState) -> LogState:
-    """All followers have lost the leader."""
+    """Report, by all followers, that the leader is lost."""
     for who in state.in_sync:
         if state.leader and who != state.leader:
             state = elections.suspect(state, call(state, who)).state

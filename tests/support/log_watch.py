@@ -1,4 +1,4 @@
-"""A replica of a log as a nameserver knows it: it registers, calls, watches."""
+"""A replica of a log as a nameserver sees it: it registers, calls and watches."""
 
 import asyncio
 from collections.abc import Callable
@@ -37,7 +37,7 @@ async def register(
     facts: ReplicaFacts | None = None,
     **fields: Any,
 ) -> Any:
-    """A replica registers; it is empty and one of three unless `facts` say otherwise."""
+    """Register a replica; it is empty and one of three unless `facts` differ."""
     request = RegisterNodeRequest(
         node=replica_node(who, **fields),
         lease_id=lease_id,
