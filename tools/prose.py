@@ -31,8 +31,9 @@ SERVICES = ("broker", "gateway", "nameserver", "node", "offset", "replica", "run
 PACKAGES = (
     *(f"services/{name}" for name in SERVICES),
     *("client", "core", "rpc", "format", "spark", "bench", "tools", "protos"),
+    *("tests", "tests/support"),
 )
-LEFT_OUT = re.compile(r"_pb2|/\.venv/|/target/|/node_modules/|/tests?/|/examples/")
+LEFT_OUT = re.compile(r"_pb2|/\.venv/|/target/|/node_modules/|/examples/")
 DIRECTIVE = re.compile(r"#\s*(noqa|type:|pragma|!|ruff|fmt)")
 # Lists of statements in a statement.
 BRANCHES = ("body", "orelse", "finalbody", "handlers", "cases")
@@ -158,14 +159,15 @@ def index(texts_of: Iterable[str]) -> tuple[int, float]:
 
 
 def measured() -> dict[str, tuple[int, float]]:
-    """Words and index by name: a package, "texts" of all packages, "docs"."""
+    """Words and index by name: a package, "texts" of all packages except the tests, "docs"."""
     found, all_texts = {}, []
     for folder in (*PACKAGES, "docs"):
         written: list[str] = []
         for path in files(ROOT / folder):
             said, shown = prose(path)
             written += (text for _, text in said)
-            all_texts += [text for _, text in shown]
+            if not folder.startswith("tests"):
+                all_texts += [text for _, text in shown]
         found[Path(folder).name] = index(written)
     return found | {"texts": index(all_texts)}
 
@@ -207,7 +209,7 @@ def changed_lines(base: str) -> dict[str, set[int]]:
 def show_change(base: str) -> None:
     said = []
     for name, numbers in sorted(changed_lines(base).items()):
-        if not (ROOT / name).exists() or LEFT_OUT.search(name.replace("tests/", "")):
+        if not (ROOT / name).exists() or LEFT_OUT.search(name):
             continue
         for start, text in chain(*prose(ROOT / name)):
             for number, line in enumerate(text.split("\n"), start):

@@ -181,7 +181,7 @@ def compare(root: Path, before: Path, number: int, now_ms: int) -> None:
     topics = {
         topic: retention_ms
         for topic, retention_ms in compacted_topics(before).items()
-        # Deleted after the end: no record of it comes before.
+        # If a topic was deleted after the end, no record before the end counts.
         if marks.get(topic, 0) <= found.log_end
     }
     compact_store(before, topics=topics, now_ms=now_ms, log_end=found.log_end)

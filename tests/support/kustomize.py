@@ -5,7 +5,7 @@ field that is not known here is refused, so that no part of a kustomization is s
 
 Rules and their order are kustomize's: resources, generators, components (which change the objects
 of both), patches, namespace, suffix of names, labels, counts, images. Names of generated ConfigMaps
-get the hash of their content last, and so do all references to them.
+and all references to them get the hash of their content last.
 """
 
 import copy
@@ -32,7 +32,7 @@ CLUSTER_KINDS = frozenset(
         "StorageClass",
     }
 )
-# Objects of which a further log needs its own copies.
+# A further log needs its own copies of these objects.
 SUFFIXED_KINDS = frozenset({"PodDisruptionBudget", "Service", "StatefulSet"})
 # Fields that identify elements of a list; lists not named here are replaced as a whole.
 MERGE_KEYS = {
@@ -296,7 +296,7 @@ def set_namespace(namespace: str, _directory: Path, objects: Objects) -> None:
 
 
 def add_suffix(suffix: str, _directory: Path, objects: Objects) -> None:
-    """Rename objects, and the references of these objects to each other."""
+    """Add a suffix to the names of objects, and to the references between the renamed objects."""
     services = {name: f"{name}{suffix}" for name in names_of(objects, "Service")}
     for document in objects.documents:
         if document["kind"] not in SUFFIXED_KINDS:
@@ -418,7 +418,7 @@ def hash_names(objects: Objects) -> None:
 
 def content_hash(config_map: Document) -> str:
     """Return the hash that kustomize appends to a generated ConfigMap's name."""
-    # kustomize encodes the name at a place where there is none.
+    # kustomize reads the name from a field that does not exist: the hashed name is empty.
     hashed = {"data": config_map["data"], "kind": "ConfigMap", "name": ""}
     text = json.dumps(hashed, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
     for letter in "<>&\u2028\u2029":

@@ -267,7 +267,7 @@ class Copies:
         await eventually(equal)
 
     def freeze(self, copy: Copy, *, frozen: bool = True) -> None:
-        """Block all bytes between one copy and the others; connections stay open."""
+        """Block all bytes from and to a copy; connections stay open."""
         for (follower, leader), gate in self._gates.items():
             if copy.name in (follower, leader):
                 gate.freeze() if frozen else gate.thaw()

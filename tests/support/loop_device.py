@@ -1,8 +1,9 @@
-"""A real ext4 on a disk that can be made to refuse writes, and whose power can be cut.
+"""A real ext4 on a disk that refuses writes or loses power when a test requests it.
 
 The disk is a sparse file in a small tmpfs, behind a loop device. When the tmpfs is full, writes to
-blocks that were never written fail; the kernel reports it once, and takes the pages for written.
-What the file holds is what the disk holds: a copy of it is what a power cut leaves.
+blocks that were never written fail. The kernel reports the failure once, and marks the pages as
+written. The content of the file is the content of the disk: a copy of it is the state after a power
+cut.
 """
 
 import os
@@ -15,7 +16,7 @@ _JOURNAL_MIB = 4
 
 
 def why_not() -> str:
-    """Why this machine has no such disk; empty if it has."""
+    """Return the reason why this machine cannot create the disk; empty if it can."""
     if os.geteuid() != 0:
         return "only root mounts"
     missing = [name for name in ("losetup", "mkfs.ext4", "mount") if shutil.which(name) is None]
@@ -31,11 +32,11 @@ def _run(*command: object) -> str:
 
 
 class LoopDisk:
-    """Mounted at `path` while it is entered.
+    """The disk; mounted at `path` within the block.
 
     Args:
-        directory: an empty one.
-        room_mib: how much the disk takes before it refuses.
+        directory: an empty directory.
+        room_mib: capacity after which the disk refuses writes.
     """
 
     def __init__(self, directory: Path, room_mib: int) -> None:
@@ -44,7 +45,7 @@ class LoopDisk:
         self._file = self._small / "disk"
         self._room_mib = room_mib
         self._cuts = 0
-        # What to undo, the last first.
+        # Commands that undo the setup, in the order of the setup.
         self._undo: list[tuple[object, ...]] = []
 
     def __enter__(self) -> "LoopDisk":
@@ -73,11 +74,12 @@ class LoopDisk:
             _run(*self._undo.pop())
 
     def grow(self) -> None:
-        """Let the disk take everything from now on."""
+        """Accept all writes from now on."""
         _run("mount", "-o", "remount,size=1g", "tmpfs", self._small)
 
     def cut(self) -> Path:
-        """What is there after a power cut now, mounted elsewhere."""
+        """Mount the state after a power cut at this moment in another directory; return the
+        directory."""
         self._cuts += 1
         copy = self._small / f"cut-{self._cuts}"
         shutil.copyfile(self._file, copy)
@@ -89,7 +91,7 @@ class LoopDisk:
         target.mkdir()
         device = _run("losetup", "--find", "--show", file)
         self._undo.append(("losetup", "-d", device))
-        # One page at a time: the loop driver takes a write that the file took in part for whole.
+        # One page at a time: the loop driver reports a partial write of the file as a whole one.
         Path("/sys/block", Path(device).name, "queue/max_sectors_kb").write_text("4")
         self._do(("umount", "--lazy", target), "mount", device, target)
 
@@ -98,8 +100,8 @@ class LoopDisk:
         self._undo.append(undo)
 
     def _write_journal(self) -> None:
-        """Have every block of ext4's own journal written: a file system that cannot write there
-        becomes read-only, and nothing is tried again on it."""
+        """Write all blocks of ext4's own journal. If ext4 cannot write there, the file system
+        becomes read-only, and no write is retried on it."""
         fd = os.open(self.path / "scratch", os.O_RDWR | os.O_CREAT)
         for count in range(_JOURNAL_MIB * 400):
             os.ftruncate(fd, count)

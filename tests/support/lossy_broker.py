@@ -1,7 +1,7 @@
-"""A way to a real broker on which answers get lost.
+"""A proxy of a real broker that loses replies.
 
-To a producer it is the broker. It passes batches on, and breaks streams when the test says so:
-before a batch is passed on, right after, or when its answer has come back.
+To a producer it is the broker. It forwards batches, and breaks streams when the test requests it:
+before a batch is forwarded, right after, or when its reply has arrived.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from support.drains import AT_ONCE
 
 
 class Loss(Enum):
-    """When a stream breaks."""
+    """Time at which a stream breaks."""
 
     BEFORE = "the batch is not passed on"
     UNDERWAY = "it is passed on, nobody waits for the answer"
@@ -35,10 +35,10 @@ class LossyBroker(BrokerServicer):
 
     Args:
         channel: to the broker.
-        plan: asked for every batch, in its order, whether something is lost.
+        plan: called with every batch, in order; returns the loss, if any.
 
     Attributes:
-        losses: how often something was.
+        losses: number of losses so far.
     """
 
     def __init__(

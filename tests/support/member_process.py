@@ -1,4 +1,4 @@
-"""A member of a group in a process of its own, to be killed: prints each body it has handled.
+"""A member of a group in its own process, which a test kills: prints each body after handling it.
 
 python member_process.py NAMESERVERS GROUP TOPIC [clustering|broadcasting]
 """

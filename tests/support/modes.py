@@ -1,4 +1,4 @@
-"""Who may reach what is on disk."""
+"""Access rights of files."""
 
 import os
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @contextmanager
 def generous_umask() -> Iterator[None]:
-    """A process that leaves everything open that it does not close itself."""
+    """Set a umask that leaves all new files open to other users."""
     before = os.umask(0)
     try:
         yield
@@ -17,5 +17,5 @@ def generous_umask() -> Iterator[None]:
 
 
 def open_to_others(root: Path) -> list[str]:
-    """What below a directory, itself included, somebody else than the owner may reach."""
+    """Return paths below a directory, and the directory itself, that other users can access."""
     return [str(path) for path in (root, *root.rglob("*")) if path.lstat().st_mode & 0o077]

@@ -1,4 +1,4 @@
-"""Names that lead where a test says, for all that one event loop looks up."""
+"""Host names that resolve to addresses of a test, for all lookups of one event loop."""
 
 import asyncio
 import socket
@@ -9,7 +9,7 @@ from typing import Any
 
 @contextmanager
 def named() -> Iterator[dict[str, list[str]]]:
-    """Gives addresses by name; names that are not there are looked up as ever. Needs a loop."""
+    """Yield the addresses by name; other names are resolved as usual. Needs a running loop."""
     loop: Any = asyncio.get_running_loop()
     addresses: dict[str, list[str]] = {}
     look_up = loop.getaddrinfo

@@ -1,4 +1,4 @@
-"""A nameserver in this process, on a free port, for tests of everything that needs routes."""
+"""A nameserver in this process, on a free port, for tests that need routes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -22,13 +22,13 @@ from support.waiting import DEADLINE_SECONDS
 
 
 class Nameserver:
-    """A running nameserver: where it is, and its calls.
+    """A running nameserver and its calls.
 
     Attributes:
         address: "host:port".
-        channel: open to it.
-        stub: calls as gRPC offers them.
-        stop: ask it to stop with `stop.request(...)`.
+        channel: open channel to it.
+        stub: the generated stub.
+        stop: `stop.request(...)` stops the nameserver.
     """
 
     def __init__(self, address: str, channel: aio.Channel, stop: Stop) -> None:
@@ -61,7 +61,7 @@ async def running_nameserver(
 ) -> AsyncIterator[Nameserver]:
     """Run a nameserver; `settings` are those of NameserverSettings, at least `etcd`.
 
-    Nodes that a test registers are not renewed: leases last longer than tests, unless it says so.
+    Nodes that a test registers are not renewed: by default their leases are longer than the test.
     """
     address = f"127.0.0.1:{choose_port()}"
     chosen = NameserverSettings(**{"listen": address, "node_lease_seconds": 600, **settings})
@@ -90,7 +90,7 @@ def broker_node(name: str = "broker-a", **fields: Any) -> Node:
 
 
 class RouteView:
-    """Routes as a client holds them: updates applied by the rule in nameserver.proto."""
+    """Routes of a client: it applies updates by the rule in nameserver.proto."""
 
     def __init__(self) -> None:
         self.revision = 0
@@ -125,7 +125,7 @@ class RouteView:
 
 
 class Watching:
-    """A watch stream and the view it has given so far; an async context manager."""
+    """A watch stream and the view after its updates so far; an async context manager."""
 
     def __init__(self, nameserver: Nameserver, view: RouteView | None = None, **request: Any):
         self.view = view or RouteView()
@@ -136,7 +136,7 @@ class Watching:
         )
 
     async def until(self, condition: Callable[[RouteView], object]) -> RouteView:
-        """Apply updates until a condition holds."""
+        """Apply updates until a condition is true."""
         async with asyncio.timeout(DEADLINE_SECONDS):
             while not condition(self.view):
                 await self.next()

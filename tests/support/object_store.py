@@ -1,4 +1,4 @@
-"""An export's directory as object stores have it: no locks, and a move copies before it deletes."""
+"""An export's directory with the properties of object stores: no locks, and a move copies first."""
 
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ class ObjectStore(ExportTarget):
 
     @cached_property
     def _location(self) -> tuple[pafs.FileSystem, str]:
-        # Of another class than the file system of this machine: no lock, no sync.
+        # Another class than the local file system, so that no lock and no sync is used.
         return pafs.SubTreeFileSystem(self.uri, pafs.LocalFileSystem()), ""
 
     def move(self, source: str, target: str) -> None:

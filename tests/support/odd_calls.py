@@ -1,4 +1,4 @@
-"""A service called with anything: what must never be the answer."""
+"""Calls a service with arbitrary requests, and checks that no reply is an internal error."""
 
 import random
 from typing import Any
@@ -10,21 +10,21 @@ from rockoon_core.errors import ERROR_METADATA_KEY
 from support.odd_messages import odd_message, unary_methods
 from support.waiting import DEADLINE_SECONDS
 
-# A bug that nobody foresaw, or one that gRPC met before us.
+# An unforeseen bug, or an error of gRPC before our code.
 NEVER = (StatusCode.INTERNAL, StatusCode.UNKNOWN, StatusCode.DEADLINE_EXCEEDED)
 
-# What a service waits some seconds for, which is right, and tested elsewhere.
+# Methods that correctly wait for some seconds, and are tested elsewhere.
 WAITED_FOR = ("wait_ms", "route_revision", "min_revision", "group_incarnation")
 
 
 async def sweep(channel: aio.Channel, service: Any, seed: int, calls: int) -> None:
-    """Call each method with one request and one answer some times.
+    """Call each unary method several times.
 
     Args:
-        channel: to the service.
+        channel: channel to the service.
         service: its descriptor.
-        seed: of the requests.
-        calls: of each method.
+        seed: seed of the requests.
+        calls: number of calls of each method.
     """
     randomness = random.Random(seed)
     for method in unary_methods(service):
@@ -44,7 +44,7 @@ async def answered(call: Any, raw: bytes, what: str) -> None:
     except grpc.RpcError as failure:
         text = f"{failure.code()} {failure.details()} for {what[:3000]}"
         assert failure.code() not in NEVER, text
-        # Each bears its row; what gRPC itself refuses has none.
+        # Each error of a service has its row of the table; errors of gRPC itself have none.
         metadata = dict(failure.trailing_metadata() or ())
         assert ERROR_METADATA_KEY in metadata or failure.code() is StatusCode.UNIMPLEMENTED, text
         if raw.startswith(b"\xff\xff\xff"):

@@ -1,4 +1,4 @@
-"""Valid protobuf messages of any content, made from their descriptors."""
+"""Valid protobuf messages with arbitrary content, made from their descriptors."""
 
 import random
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _WIDTHS = {
 
 
 def unary_methods(service: Any) -> Sequence[Any]:
-    """Of a service's descriptor, the methods with one request and one answer."""
+    """Return the methods of a service's descriptor with one request and one reply."""
     return [
         method
         for method in service.methods
@@ -35,7 +35,7 @@ def unary_methods(service: Any) -> Sequence[Any]:
 
 
 def odd_message(descriptor: Any, randomness: random.Random, depth: int = 0) -> Any:
-    """A message of a type, each field of which is left out or as odd as its type allows."""
+    """Return a message of a type. Each field is unset, or has an unusual value of its type."""
     message = GetMessageClass(descriptor)()
     for field in descriptor.fields:
         if randomness.random() < 0.3:

@@ -87,7 +87,8 @@ async def world(
 async def until(
     client: rockoon.Cluster, holds: Callable[[LogDescription], object]
 ) -> LogDescription:
-    """The log as it is described once it is as wanted; a new one is not known at first."""
+    """Return the description of the log once a condition is true; a new log is not known at
+    first."""
 
     async def found() -> LogDescription | None:
         return next((log for log in await client.admin.logs.list() if log.name == LOG), None)

@@ -1,10 +1,11 @@
-"""Orderly group of real processes under load, and what its members wrote about their calls.
+"""Orderly group of real processes under load, and the log of its members' handler calls.
 
-What must hold for every queue, whoever reads it:
+Rules for every queue, whichever member reads it:
 
-- its messages are handled in order: what is handled next is never beyond what comes next;
-- no call begins while another member's call runs, but for the one that a stopped process was in;
-- every message is handled.
+- Its messages are handled in order: the next handled message is never after the next expected one.
+- No handler call begins while a call of another member runs, except for the call in which a process
+  was stopped.
+- Every message is handled.
 """
 
 import asyncio
@@ -25,15 +26,15 @@ PACE_SECONDS = 0.02
 
 
 class Log:
-    """What all members wrote, read anew each time."""
+    """Lines that all members wrote, read again at each call."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         path.touch()
 
     def lines(self) -> list[tuple[str, str, str, int]]:
-        """Member, "begins" or "ends", queue, offset; as they happened."""
-        # The last line may be half written by a process that was killed.
+        """Return member, "begins" or "ends", queue, offset, in the order of the events."""
+        # A killed process may have written half of the last line.
         whole = self.path.read_text().rpartition("\n")[0]
         split = (line.split() for line in whole.splitlines())
         return [(member, what, queue, int(offset)) for member, what, queue, offset in split]
@@ -52,8 +53,8 @@ class Log:
         return {queue for who, _, queue, _ in self.lines() if who == member}
 
     def check(self, *, failed: Sequence[str] = ()) -> int:
-        """Check the rules above; `failed` were stopped or killed. Returns how often messages came
-        again."""
+        """Check the rules above; `failed` were stopped or killed. Return the number of repeated
+        messages."""
         last: dict[str, int] = {}
         running: dict[str, tuple[str, int]] = {}
         again = 0
@@ -115,7 +116,7 @@ class Members:
 
 
 class Load:
-    """Messages with keys, a few hundred a second, until told to stop."""
+    """Sends some hundred messages with keys per second until it is stopped."""
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self._cluster, self._topic = cluster, topic
@@ -136,7 +137,7 @@ class Load:
 async def loaded(
     local: LocalCluster, cluster: Cluster, topic: str, path: Path
 ) -> AsyncIterator[Members]:
-    """A topic under load; behind the block everything is read to the end."""
+    """Send to a topic within the block; at its end wait until all messages are handled."""
     await cluster.admin.create_topic(topic, queues_per_broker=QUEUES)
     members, load = Members(local, topic, Log(path)), Load(cluster, topic)
     async with AsyncExitStack() as stack:

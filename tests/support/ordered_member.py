@@ -1,10 +1,10 @@
-"""An orderly member of a group in a process of its own, to be stopped and killed.
+"""An orderly member of a group in its own process, which a test stops and kills.
 
 python ordered_member.py NAMESERVERS GROUP TOPIC MEMBER LOG
 
 Each call appends two lines to the log that all members share: "MEMBER begins QUEUE OFFSET" and
-"MEMBER ends QUEUE OFFSET". A line is one write to a file open for appending, so the lines stand in
-the order in which they happened, whoever wrote them.
+"MEMBER ends QUEUE OFFSET". A line is one write to a file in append mode, so the lines have the
+order of the events of all members.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""A collector that keeps what it is sent: OTLP over gRPC, in this process."""
+"""A collector in this process that keeps all received data: OTLP over gRPC."""
 
 import threading
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
 
 @dataclass(frozen=True)
 class SeenSpan:
-    """A span as it was exported; ids in hex."""
+    """An exported span; ids in hex."""
 
     service: str
     name: str
@@ -30,13 +30,13 @@ class SeenSpan:
     span_id: str
     parent_id: str
     links: tuple[str, ...]
-    """Ids of the spans linked to."""
+    """Ids of the linked spans."""
     attributes: dict[str, Any]
     failed: bool
 
 
 class OtlpReceiver:
-    """What has come so far."""
+    """Received data so far."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -52,13 +52,13 @@ class OtlpReceiver:
 
     @property
     def metrics(self) -> dict[str, list[tuple[dict[str, Any], float]]]:
-        """Last exported values: metric to labels and value."""
+        """Return the last exported values: metric to labels and value."""
         with self._lock:
             return dict(self._metrics)
 
     @property
     def histograms(self) -> dict[str, list[tuple[dict[str, Any], tuple[int, ...]]]]:
-        """Last exported ones: metric to labels and buckets."""
+        """Return the last exported histograms: metric to labels and buckets."""
         with self._lock:
             return dict(self._histograms)
 

@@ -1,4 +1,4 @@
-"""Whom this process talks to, as the system knows it."""
+"""TCP connections of this process, from the system's tables."""
 
 import os
 import socket
@@ -8,9 +8,9 @@ from pathlib import Path
 
 
 def own_connections() -> Counter[str]:
-    """How many TCP connections of this process have which far end, "host:port".
+    """Return the number of TCP connections of this process by far end, "host:port".
 
-    Linux only: IPv4, and IPv6 sockets that carry it.
+    Linux only: IPv4, and IPv6 sockets with IPv4 addresses.
     """
     own = {os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()}
     found: Counter[str] = Counter()
@@ -20,7 +20,7 @@ def own_connections() -> Counter[str]:
             if f"socket:[{fields[9]}]" not in own:
                 continue
             address, _, port = fields[2].partition(":")
-            # The last four bytes are the IPv4 address, in the machine's order.
+            # The last four bytes are the IPv4 address, in the machine's byte order.
             packed = struct.pack("=I", int(address[-8:], 16))
             found[f"{socket.inet_ntoa(packed)}:{int(port, 16)}"] += 1
     return found

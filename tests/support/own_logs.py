@@ -1,4 +1,4 @@
-"""What Rockoon itself logged during a test."""
+"""Log lines of Rockoon's own loggers during a test."""
 
 import logging
 
@@ -6,10 +6,10 @@ import pytest
 
 
 def own_warnings(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    """Warnings and errors of Rockoon's own loggers.
+    """Return warnings and errors of Rockoon's own loggers.
 
-    Not asyncio's: grpc.aio's poller, when several event loops lived in one process, now and then
-    reports a BlockingIOError of its own that harms nothing.
+    asyncio's are left out: if several event loops have run in one process, the poller of grpc.aio
+    sometimes reports a BlockingIOError that has no effect.
     """
     return [
         record

@@ -1,9 +1,9 @@
-"""A page cache that forgets, as Linux' does: what a failed sync did not write counts as written.
+"""A model of Linux's page cache: pages that a failed sync did not write count as written.
 
-The files that a test's services read and write are the cache. Beside them the model keeps what the
-disk holds. A sync writes the pages that are dirty; one that fails leaves them in the cache, clean
-(fs/fs-writeback.c, mm/page-writeback.c: an error is reported once, and the pages are not dirty any
-more). A restart of the process changes nothing of this; a power cut leaves what the disk holds.
+The files that a test's services read and write are the cache. The model also keeps the content of
+the disk. A sync writes the dirty pages. A failed sync leaves them in the cache, marked as clean
+(fs/fs-writeback.c, mm/page-writeback.c: an error is reported once, and the pages are no longer
+dirty). A restart of the process changes nothing; after a power cut the content of the disk remains.
 """
 
 import threading
@@ -17,23 +17,23 @@ from support.store_directory import FailingDisk
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-# Smaller than a real one, so that small files have many.
+# Smaller than a real page, so that small files have many pages.
 PAGE_BYTES = 512
 
 
 class PageCache:
-    """What of the files below a directory is on the disk, and what only seems to be.
+    """State of the pages of all files below a directory: on the disk, or only in the cache.
 
-    Names, sizes and reserved space are on the disk at once: their loss is PowerCutDisk's matter.
+    Names, sizes and reserved space are on the disk immediately; PowerCutDisk simulates their loss.
 
     Args:
-        drops_clean: whether the system does as it is told when it shall drop clean pages.
+        drops_clean: whether the system obeys a request to drop clean pages.
     """
 
     def __init__(self, root: Path, *, drops_clean: bool = True) -> None:
         self._root = root
         self._drops_clean = drops_clean
-        # Guards the rest: services sync in threads of their own.
+        # Guards the other fields: services sync on their own threads.
         self._guard = threading.Lock()
         self._disk: dict[Path, bytearray] = {}
         self._dirty: defaultdict[Path, set[int]] = defaultdict(set)
@@ -42,13 +42,13 @@ class PageCache:
                 self._disk[path] = bytearray(path.read_bytes())
 
     def wrote(self, path: Path, position: int, count: int) -> None:
-        """A write came into the cache."""
+        """Record a write to the cache."""
         with self._guard:
             last = max(position + count - 1, position)
             self._dirty[path].update(range(position // PAGE_BYTES, last // PAGE_BYTES + 1))
 
     def synced(self, path: Path, *, failed: bool) -> None:
-        """A sync of a file returned."""
+        """Record the end of a sync of a file."""
         with self._guard, suppress(FileNotFoundError):
             content = path.read_bytes()
             disk = self._disk.setdefault(path, bytearray())
@@ -60,7 +60,8 @@ class PageCache:
                 disk[at] = content[at]
 
     def dropped(self, path: Path) -> None:
-        """The system was told to drop a file's clean pages: the next read sees the disk."""
+        """Record a request to drop a file's clean pages: the next read returns the disk's
+        content."""
         with self._guard:
             if not self._drops_clean:
                 return
@@ -74,7 +75,8 @@ class PageCache:
                         file.write(held.ljust(min(PAGE_BYTES, left), b"\0"))
 
     def cut_to(self, path: Path, count: int) -> None:
-        """A file was made as short as this; what it had behind is on no disk any more."""
+        """Record a truncation of a file to this size; the bytes after it are on no disk any
+        more."""
         with self._guard:
             del self._disk.setdefault(path, bytearray())[count:]
 
@@ -93,7 +95,7 @@ class PageCache:
             self._dirty.pop(path, None)
 
     def cut(self, target: Path) -> Path:
-        """Write what the disk holds into another directory: what is there after a power cut."""
+        """Write the content of the disk, as after a power cut, to another directory."""
         with self._guard:
             for path in sorted(self._root.rglob("*")):
                 copy = target / path.relative_to(self._root)
@@ -107,7 +109,7 @@ class PageCache:
 
 
 class CachedDisk(FailingDisk):
-    """The file layer over such a page cache; `fail_sync` makes syncs fail."""
+    """The file layer over this page cache; `fail_sync` makes syncs fail."""
 
     def __init__(self, cache: PageCache) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A reader's end of a PullStream."""
+"""A reader of a PullStream."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,11 +17,11 @@ PLENTY = 1 << 40
 
 
 class StreamReader:
-    """Asks on a stream, and takes what comes.
+    """Sends requests on a stream, and receives its replies.
 
     Attributes:
-        call: gRPC's.
-        replies: how many have come with answers.
+        call: the call of gRPC.
+        replies: number of received replies with answers.
     """
 
     def __init__(self, stub: Any) -> None:
@@ -43,7 +43,7 @@ class StreamReader:
         size: int = PLENTY,
         **more: Any,
     ) -> int:
-        """Subscribe with credit; returns the id."""
+        """Subscribe with credit; return the id."""
         self._last += 1
         pull = pb.PullRequest(topic=topic, queue_id=queue_id, offset=offset, **more)
         credit = [pb.PullCredit(id=self._last, messages=messages, bytes=size)]
@@ -55,7 +55,7 @@ class StreamReader:
         await self.write(credit=[pb.PullCredit(id=number, messages=messages, bytes=size)])
 
     async def answer(self) -> Any:
-        """The next answer, whosever it is; raises what ends the stream."""
+        """Return the next answer of any subscription; raises the error that ends the stream."""
         try:
             async with asyncio.timeout(DEADLINE_SECONDS):
                 while not self._answers:
@@ -68,7 +68,8 @@ class StreamReader:
         return self._answers.pop(0)
 
     async def bodies(self, number: int) -> list[bytes]:
-        """Those of the next answer, which is a subscription's and has messages."""
+        """Return the bodies of the next answer, which belongs to this subscription and has
+        messages."""
         answer = await self.answer()
         while answer.status != pb.FOUND:
             answer = await self.answer()
@@ -76,7 +77,7 @@ class StreamReader:
         return bodies_of(answer)
 
     async def refusal(self, number: int) -> Any:
-        """Why a subscription has ended, by the next answer."""
+        """Return the error of the next answer, which ends this subscription."""
         answer = await self.answer()
         assert (answer.subscription_id, answer.ended) == (number, True)
         return from_wire(answer.error)

@@ -11,10 +11,10 @@ from rockoon_format.batch import encode_batch
 from rockoon_format.record import encode_host
 from support.seeds import examples
 
-# Which ones, the profile says that tests/conftest.py has loaded.
+# The profile that tests/conftest.py has loaded selects the examples.
 many_examples = settings(max_examples=examples(150))
 
-# Tags and lengths of protobuf in more bytes than they may have.
+# Tags and lengths of protobuf with more bytes than allowed.
 overlong = st.sampled_from(
     [
         b"\x8a\x80\x80\x80\x80\x00\x00",

@@ -1,5 +1,5 @@
-"""A peer that sends whatever bytes it likes, and takes frames apart; it gives its windows back only
-when told."""
+"""A peer that sends arbitrary bytes and decodes frames. It returns flow-control window only when a
+test requests it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -25,18 +25,18 @@ CALL = (
 
 
 class Frame(NamedTuple):
-    """As it came."""
+    """A received frame."""
 
     kind: int
     flags: int
     stream_id: int
     payload: bytes
     headers: Mapping[str, str] = MappingProxyType({})
-    """Decoded, of HEADERS."""
+    """Decoded headers of HEADERS."""
 
     @property
     def error(self) -> ErrorCode | None:
-        """Of a RST_STREAM or GOAWAY."""
+        """Error code of a RST_STREAM or GOAWAY."""
         if self.kind == frames.RST_STREAM:
             return ErrorCode(frames.NUMBER.unpack(self.payload)[0])
         if self.kind == frames.GOAWAY:
@@ -45,14 +45,14 @@ class Frame(NamedTuple):
 
 
 def head(stream_id: int, path: str = "/test.Echo/Unary", *, ends: bool = False) -> bytes:
-    """Headers of a call, without any table."""
+    """Return the headers of a call, without any table."""
     headers = [(name, path if name == ":path" else value) for name, value in CALL]
     flags = frames.END_HEADERS | (frames.END_STREAM if ends else 0)
     return frames.frame(frames.HEADERS, flags, stream_id, block(headers))
 
 
 def data(stream_id: int, message: bytes, *, ends: bool = False) -> bytes:
-    """A message in one frame."""
+    """Return a message in one frame."""
     flags = frames.END_STREAM if ends else 0
     return frames.frame(frames.DATA, flags, stream_id, framed(message))
 
@@ -60,12 +60,12 @@ def data(stream_id: int, message: bytes, *, ends: bool = False) -> bytes:
 def call(
     stream_id: int, message: bytes = b"\x0a\x05hello", path: str = "/test.Echo/Unary"
 ) -> bytes:
-    """All of a call with one request."""
+    """Return all frames of a call with one request."""
     return head(stream_id, path) + data(stream_id, message, ends=True)
 
 
 class RawPeer:
-    """The client's end of a connection."""
+    """The client's side of a connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -78,7 +78,7 @@ class RawPeer:
         await self.writer.drain()
 
     async def frame(self) -> Frame | None:
-        """The next one; None at the end."""
+        """Return the next frame; None at the end."""
         async with asyncio.timeout(DEADLINE_SECONDS):
             try:
                 raw = await self._reader.readexactly(frames.HEAD_BYTES)
@@ -94,14 +94,15 @@ class RawPeer:
         return found
 
     async def until(self, wanted: Callable[[Frame], bool]) -> Frame | None:
-        """The next frame that is wanted; None when the connection ends before."""
+        """Return the next frame for which a condition is true; None if the connection ends
+        before."""
         while (found := await self.frame()) is not None:
             if wanted(found):
                 return found
         return None
 
     async def is_answered(self, stream_id: int) -> bool:
-        """Whether a stream ends as an answered call does."""
+        """Return whether a stream ends as a call with a reply does."""
         ended = await self.until(
             lambda each: (
                 each.stream_id == stream_id
@@ -115,10 +116,10 @@ class RawPeer:
 async def raw_peer(
     port: int, settings: bytes = frames.settings({}), *, limit: int = 1 << 20
 ) -> AsyncIterator[RawPeer]:
-    """A connection that has begun as it should."""
+    """Open a connection and exchange preface and SETTINGS."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=limit)
     try:
-        # A server's windows count as soon as its settings are acknowledged.
+        # A server's windows are valid from the acknowledgement of its settings.
         writer.write(frames.PREFACE + settings + frames.frame(frames.SETTINGS, frames.ACK, 0))
         yield RawPeer(reader, writer)
     finally:

@@ -1,4 +1,4 @@
-"""A server whose connections a test plays itself, frame by frame."""
+"""A server that a test plays frame by frame."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,27 +12,27 @@ HEAD = b"\x88" + block([("content-type", "application/grpc")])
 
 
 class ServerEnd(RawPeer):
-    """The server's end of a connection."""
+    """The server's side of a connection."""
 
     async def next_call(self) -> int:
-        """The number of the next call's stream, when its headers have come."""
+        """Return the stream of the next call, when its headers have arrived."""
         head = await self.until(lambda each: each.kind == frames.HEADERS)
         assert head is not None
         return head.stream_id
 
     async def begin(self, stream_id: int) -> None:
-        """Say that a call's answer follows."""
+        """Send the headers that begin the reply to a call."""
         await self.send(frames.frame(frames.HEADERS, frames.END_HEADERS, stream_id, HEAD))
 
     async def answer(self, stream_id: int, message: bytes) -> None:
-        """All of a good answer."""
+        """Send all frames of a successful reply."""
         ends = frames.END_HEADERS | frames.END_STREAM
         status = frames.frame(frames.HEADERS, ends, stream_id, block([("grpc-status", "0")]))
         await self.begin(stream_id)
         await self.send(data(stream_id, message) + status)
 
     async def has_ended(self) -> bool:
-        """Returns when the other side has ended it."""
+        """Return when the client has ended the connection."""
         return await self.until(lambda _: False) is None
 
 
@@ -40,7 +40,7 @@ class ServerEnd(RawPeer):
 async def raw_server(
     settings: bytes = frames.settings({}),
 ) -> AsyncIterator[tuple[str, "asyncio.Queue[ServerEnd]"]]:
-    """The address of a server, and the connections that have come to it, each greeted."""
+    """Yield the address of a server, and its connections after the exchange of SETTINGS."""
     came = asyncio.Queue[ServerEnd]()
     writers: list[asyncio.StreamWriter] = []
 

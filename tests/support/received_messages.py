@@ -1,4 +1,4 @@
-"""Receivers at work while their service is killed: what was answered to them holds."""
+"""Receivers whose service is killed while they work; all replies that they got must stay valid."""
 
 import asyncio
 import random
@@ -19,13 +19,13 @@ Message = tuple[int, int]
 
 
 class ReceivedMessages:
-    """What receivers of one group have got and finished.
+    """Messages that the receivers of one group have received and finished.
 
     Args:
-        group: theirs.
-        queues: with so many messages each.
-        messages: of each queue.
-        chance: what they do.
+        group: of the receivers.
+        queues: number of queues.
+        messages: number of messages of each queue.
+        chance: chooses the operations.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class ReceivedMessages:
         self._chance = chance
         self._messages = messages
         self.all = {(queue.queue_id, at) for queue in queues for at in range(messages)}
-        # Acknowledged, and answered so; `asked` has those, too, whose answer was lost.
+        # Acknowledged with a successful reply; `asked` also has those whose reply was lost.
         self.done: set[Message] = set()
         self.asked: set[Message] = set()
         self.got: set[Message] = set()
@@ -45,12 +45,12 @@ class ReceivedMessages:
     async def receive(
         self, stub: Any, *, finishes: bool = False, enough: float = float("inf")
     ) -> None:
-        """Get messages; finish some, give some back, forget about others.
+        """Receive messages; acknowledge some, give some back, and leave the rest.
 
         Args:
-            stub: of the InFlightService; what it raises is raised.
-            finishes: finish everything, and return when nothing is left.
-            enough: return when so many are done.
+            stub: of the InFlightService; its exceptions are raised.
+            finishes: acknowledge everything, and return when no message is left.
+            enough: return after this number of acknowledged messages.
         """
         while len(self.done) < enough:
             done_before = self.done.copy()

@@ -1,4 +1,4 @@
-"""Stores with copies elsewhere, in a test's hands."""
+"""Owners of stores with copies, for tests."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,29 +29,29 @@ class Replica(Owner):
         self.disk = disk
 
     def sync(self) -> None:
-        """Wait until all that was written is durable here."""
+        """Wait until all written bytes are durable in this copy."""
         while self.store.durable_end < self.store.appended_end:
             self.synced.get(timeout=DEADLINE_SECONDS)
 
     def open_epoch(self, epoch: int) -> int:
-        """Begin an epoch; returns the physical offset that it begins at."""
+        """Begin an epoch; return its first physical offset."""
         return self.store.open_epoch(epoch, "a", self.clock.time_ms).first_physical_offset
 
     def begin_anew(self, *topics: str, incarnation: int = 1) -> Appended:
-        """Append a record behind which topics begin anew."""
+        """Append a record after which topics begin again."""
         known = dict.fromkeys(topics, incarnation)
         change = TopicChange(incarnation, 1, known, topics)
         return self.store.change_topics(change, self.clock.time_ms)
 
     def copy_from(self, leader: "Replica", bytes_max: int = 1000, end: int | None = None) -> None:
-        """Take what another replica has behind the end of this one."""
+        """Copy the log of another replica after the end of this one."""
         while data := leader.store.read_raw(self.store.appended_end, bytes_max):
             if end is not None and self.store.appended_end >= end:
                 break
             self.store.write_raw(self.store.appended_end, data)
 
     def log_bytes(self, end: int | None = None) -> bytes:
-        """The CommitLog, up to a physical offset."""
+        """Return the CommitLog up to a physical offset."""
         store = self.store
         at, pieces = store.log_min_offset, []
         end = store.appended_end if end is None else end
@@ -64,7 +64,7 @@ class Replica(Owner):
 
 @contextmanager
 def opened(root: Path, disk: Disk | None = None, **changes: Any) -> Iterator[Replica]:
-    """A replica, closed at the end."""
+    """Open a replica, and close it at the end of the block."""
     replica = Replica(root, disk, **changes)
     try:
         yield replica

@@ -1,7 +1,7 @@
 """A process under uvloop whose peers reset connections; prints how many of its files were closed.
 
 Run as `python -m support.reset_connections client|server|both COUNT`: Rockoon's channel calls a
-server that resets, or Rockoon's server is called by clients that reset; with `both` it accepts TLS
+server that resets, or clients that reset call Rockoon's server; with `both` the server accepts TLS
 and plain connections at one port.
 """
 
@@ -24,7 +24,7 @@ from rockoon_rpc.channel import Channel
 from rockoon_rpc.server import Server
 
 AT_ONCE = 20
-# Closed with this, a socket sends a reset.
+# A socket that is closed with this option sends a reset.
 LINGER = struct.pack("ii", 1, 0)
 
 
@@ -37,8 +37,8 @@ class ResettingServer:
     """Accepts connections and resets each; a context manager.
 
     Attributes:
-        port: where it listens.
-        count: how many it has reset.
+        port: port on which it listens.
+        count: number of connections that it has reset.
     """
 
     def __init__(self, port: int = 0) -> None:
@@ -81,13 +81,13 @@ async def connect_and_reset(port: int, first: bytes = b"") -> None:
 
 
 async def lost_files(count: int, connect: Callable[[], Awaitable[None]]) -> int:
-    """How many files that were opened after connections had ended were closed by other code."""
+    """Return how many files, opened after connections had ended, other code has closed."""
     lost = 0
     for _ in range(0, count, AT_ONCE):
         async with asyncio.TaskGroup() as tasks:
             for _ in range(AT_ONCE):
                 tasks.create_task(_awaited(connect))
-        # They get the numbers that the connections had.
+        # They get the descriptors of the former connections.
         files = [os.open(os.devnull, os.O_RDONLY) for _ in range(2 * AT_ONCE)]
         await asyncio.sleep(0)
         for descriptor in files:

@@ -1,4 +1,4 @@
-"""A command that runs as a separate process until it is ended."""
+"""A command that runs as a separate process until a test ends it."""
 
 import signal
 import subprocess
@@ -11,7 +11,7 @@ from support.waiting import DEADLINE_SECONDS
 
 
 class Running:
-    """A running command, and its output up to now."""
+    """A running command, and its output so far."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process

@@ -1,7 +1,7 @@
-"""A nameserver whose routes a test writes: it tells each watcher what it follows, and no more.
+"""A nameserver whose routes a test writes: it sends each watcher exactly the routes it follows.
 
-For tests of the SDK's route cache and of what stands on it. What `WatchRoutes` and `GetRoute` say
-here is held against the real nameserver in tests/client/test_scripted_nameserver.py.
+For tests of the SDK's route cache and of its users. tests/client/test_scripted_nameserver.py
+compares the replies of `WatchRoutes` and `GetRoute` with those of the real nameserver.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ from support.drains import AT_ONCE
 
 
 class ScriptedNameserver(NameServerServicer):
-    """An async context manager; `stop` and `start` take it away and bring it back, same address.
+    """An async context manager; `stop` and `start` end and restart the service at the same address.
 
     Attributes:
-        revision: grows with every change.
+        revision: increases with every change.
         topics, nodes: by name.
         failure: raised by GetRoute while it is set.
         asked: the topics of every GetRoute.
@@ -41,7 +41,7 @@ class ScriptedNameserver(NameServerServicer):
         self.watched: list[list[str]] = []
         self._cluster = cluster
         self._listen = "127.0.0.1:0"
-        # Every change since the start, oldest first.
+        # All changes since the start, oldest first.
         self._log: list[pb.RouteUpdate] = []
         self._changed = asyncio.Event()
         self._server: GrpcServer | None = None
@@ -77,7 +77,7 @@ class ScriptedNameserver(NameServerServicer):
     ) -> None:
         await self.stop()
 
-    # What a test writes
+    # Changes by a test.
 
     def put_topic(
         self,
@@ -86,7 +86,7 @@ class ScriptedNameserver(NameServerServicer):
         permissions: int = 6,
         attributes: Mapping[str, str] | None = None,
     ) -> int:
-        """Create a topic, or change it, with queues per broker; returns the revision."""
+        """Create or change a topic with a number of queues per broker; return the revision."""
         self.revision += 1
         before = self.topics.get(name)
         topic = pb.Topic(
@@ -123,7 +123,7 @@ class ScriptedNameserver(NameServerServicer):
         self._changed = asyncio.Event()
         return self.revision
 
-    # What callers ask
+    # Calls of clients.
 
     async def GetRoute(self, request: pb.GetRouteRequest, _: Any) -> pb.RouteUpdate:
         self.asked.append(list(request.topics))
@@ -165,7 +165,7 @@ class ScriptedNameserver(NameServerServicer):
 
 
 def _of(update: pb.RouteUpdate, topics: Collection[str]) -> pb.RouteUpdate:
-    """The part of an update that somebody who follows `topics` is told; none means all."""
+    """Return the part of an update for a client that follows `topics`; none means all."""
     if not topics:
         return update
     told = pb.RouteUpdate()

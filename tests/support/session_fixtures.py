@@ -13,7 +13,7 @@ class SessionFixtures:
     """Plugin of pytest. A conftest.py in a folder is not called for session fixtures."""
 
     def __init__(self) -> None:
-        # Those that are set up, by the directory of their conftest.py.
+        # Fixtures that are set up, by the directory of their conftest.py.
         self._of_directory: dict[str, list[tuple[pytest.FixtureDef[Any], Any]]] = {}
 
     @pytest.hookimpl(wrapper=True)

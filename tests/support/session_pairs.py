@@ -1,4 +1,4 @@
-"""Sessions for tests: two that are connected, or one and a raw peer; of both implementations."""
+"""HTTP/2 sessions for tests: two connected ones, or one and a raw peer; of both implementations."""
 
 from collections.abc import Callable, Container, Sequence
 from typing import Any
@@ -37,14 +37,14 @@ def of_kind(found: Sequence[Event], *kinds: int) -> list[Event]:
 
 
 class Pair:
-    """A client's session and a server's, connected.
+    """A client's session and a server's session, connected.
 
     Args:
         server_by, client_by: their implementations.
-        cut: splits the bytes of one transfer into pieces; None leaves them whole.
+        cut: splits the bytes of one transfer into pieces; None: one piece.
 
     Attributes:
-        at_server, at_client: events since they were read last.
+        at_server, at_client: events since the last read.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Pair:
         return bool(sent or got)
 
     def of_server(self) -> list[Event]:
-        """Events of the server that were not read before, without WASTE."""
+        """Return unread events of the server, without WASTE."""
         found, self.at_server[:] = list(self.at_server), []
         return [event for event in found if event[0] != events.WASTE]
 
@@ -129,7 +129,7 @@ def received(session: Any, data: bytes) -> list[Event]:
 
 
 class FrameReader:
-    """Reads the frames that a session puts out, and decodes their header blocks.
+    """Reads the frames that a session sends, and decodes their header blocks.
 
     Args:
         awaits_preface: the session is a client's.
@@ -172,8 +172,8 @@ class RawPeer:
         preface: the first bytes; None makes the session ready.
 
     Attributes:
-        frames: that the session has put out.
-        events: of the session.
+        frames: frames that the session has sent.
+        events: events of the session.
     """
 
     honest_preface = wire.settings() + wire.settings_ack()
@@ -210,21 +210,21 @@ class RawPeer:
         return new
 
     def of_stream(self, stream: int, kind: int) -> list[Any]:
-        """Frames of a kind that the session has put out on a stream."""
+        """Return frames of a kind that the session has sent on a stream."""
         return [each for each in self.frames if each.stream_id == stream and each.type == kind]
 
     def reset_code(self, stream: int) -> int | None:
-        """The code by which the session has reset a stream."""
+        """Return the code with which the session has reset a stream."""
         found = self.of_stream(stream, wire.RST_STREAM)
         return int(found[0].error_code) if found else None
 
     def goaway_code(self) -> int | None:
-        """The code of the session's last GOAWAY."""
+        """Return the code of the session's last GOAWAY."""
         found = self.of_stream(0, wire.GOAWAY)
         return int(found[-1].error_code) if found else None
 
     def content(self, stream: int) -> bytes:
-        """The bytes of DATA that the session has sent on a stream."""
+        """Return the bytes of DATA that the session has sent on a stream."""
         return b"".join(each.data for each in self.of_stream(stream, wire.DATA))
 
 
@@ -245,12 +245,12 @@ class RawClient(RawPeer):
         super().__init__(session, is_server=False, preface=preface)
 
     def pairs(self, stream: int) -> dict[str, str]:
-        """The headers and trailers that the session has sent on a stream."""
+        """Return the headers and trailers that the session has sent on a stream."""
         frames = self.of_stream(stream, wire.HEADERS)
         return dict(pair for each in frames for pair in each.pairs)
 
     def status(self, stream: int) -> int | None:
-        """The status of gRPC that the session has sent."""
+        """Return the status of gRPC that the session has sent."""
         value = self.pairs(stream).get("grpc-status")
         return None if value is None else int(value)
 
@@ -274,12 +274,12 @@ def request_pairs(
 
 
 def request(stream: int, *, end: bool = False, **fields: Any) -> bytes:
-    """HEADERS of a call; fields of `request_pairs`."""
+    """Return HEADERS of a call; fields as in `request_pairs`."""
     return wire.headers(stream, request_pairs(**fields), end=end)
 
 
 def whole_request(stream: int, content: bytes = b"request", **fields: Any) -> bytes:
-    """All frames of a call with one request."""
+    """Return all frames of a call with one request."""
     return request(stream, **fields) + wire.data(stream, wire.framed(content), end=True)
 
 
@@ -305,5 +305,5 @@ class RawServer(RawPeer):
         return int(stream)
 
     def answer(self, stream: int, *, end: bool = False, extra: wire.Pairs = ()) -> bytes:
-        """HEADERS of an answer."""
+        """Return HEADERS of a reply."""
         return wire.headers(stream, [*self.answer_pairs, *extra], end=end)

@@ -1,14 +1,13 @@
-"""Whether a topic's messages were delivered and settled as its groups were promised.
+"""Checks that a topic's messages were delivered and settled as promised to its groups.
 
-Pure: it is told what a producer was answered, what is stored in the end, and what each group's
-consumers got and were answered, in the order in which they knew of it. A message is known by
-"STREAM-NUMBER"; a producer sends the numbers of a stream one after the other, and goes on to the
-next when one was answered OK. It may send one again under the same name, so a message may be stored
-more than once; what then comes more than once is none of the consumers' doing.
+Pure: its input is the replies to a producer, the messages that are stored in the end, and for each
+group the deliveries and replies of its consumers, in the order in which the consumers saw them. A
+message is named "STREAM-NUMBER". A producer sends the numbers of a stream one after another, each
+after the previous one was acknowledged. It may repeat a send under the same name, so a message may
+be stored more than once; consumers do not cause these repetitions.
 
-What at-least-once delivery allows, and is no finding: a message comes again until an
-acknowledgement of it was answered OK; one whose acknowledgement was answered by an error, or not at
-all, comes again or not.
+At-least-once delivery allows this: a message is delivered again until an acknowledgement of it got
+the reply OK; if the reply was an error, or was lost, the message is delivered again or not.
 """
 
 from collections import Counter
@@ -20,15 +19,15 @@ EXAMPLES_MAX = 3
 
 
 class Kind(Enum):
-    """What a consumer knows of."""
+    """Kinds of steps that a consumer sees."""
 
     DELIVERED = auto()
     TRIED = auto()
     """Its acknowledgement is about to be sent."""
     SETTLED = auto()
-    """Its acknowledgement was answered OK."""
+    """Its acknowledgement got the reply OK."""
     ALL_SETTLED = auto()
-    """The group has nothing left: its committed offsets are the queues' ends."""
+    """The group has no message left: its committed offsets are the queues' ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class Step:
     """A step of the history; `message` is empty for ALL_SETTLED.
 
     Attributes:
-        batch: of DELIVERED, a number of the answer that brought it; 0: not known.
+        batch: of DELIVERED, number of the reply with the message; 0: not known.
     """
 
     kind: Kind
@@ -46,15 +45,17 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class GroupHistory:
-    """What a group's consumers saw.
+    """Steps of a group's consumers.
 
     Args:
-        name: of the group.
-        steps: of all its consumers, in one order.
-        is_fifo: messages of a stream come in their order, each with the one before or after that is
-            settled. If one comes again, those behind it come again, too.
-        tells: the client's program sees what acknowledgements are answered; push consumers
-            acknowledge by themselves.
+        name: name of the group.
+        steps: steps of all its consumers, in one order.
+        is_fifo: messages of a stream are delivered in order, each after the previous one is
+            is_fifo: messages of a stream are delivered in order, each together with the previous
+                one, or
+        after that one is settled. If one is delivered again, the later ones are delivered again,
+        too.
+            by themselves.
     """
 
     name: str
@@ -75,12 +76,12 @@ UNSETTLED_BEFORE = "delivered while an earlier one of its stream was not acknowl
 def judge(
     acknowledged: Iterable[str], copies: Mapping[str, int], groups: Iterable[GroupHistory]
 ) -> list[str]:
-    """What cannot be, in sentences; empty when every promise was kept.
+    """Return violations as sentences; empty if every promise was kept.
 
     Args:
-        acknowledged: messages whose producer was told that they are stored.
-        copies: how often each message is stored in the end.
-        groups: of this topic; all began with its first message and read until nothing was left.
+        acknowledged: messages whose producer got an acknowledgement.
+        copies: number of stored copies of each message in the end.
+        groups: groups of this topic; all began with its first message and read to the end.
     """
     found = [_sentence(LOST, [each for each in acknowledged if not copies.get(each)])]
     for group in groups:
@@ -100,7 +101,7 @@ def _sentence(kind: str, messages: Sequence[str]) -> str:
 
 
 def _came_back(group: GroupHistory, copies: Mapping[str, int]) -> list[str]:
-    """Deliveries when every copy was settled."""
+    """Return deliveries after every copy was settled."""
     settled = Counter[str]()
     seen = set[str]()
     back = []
@@ -120,7 +121,7 @@ def _came_back(group: GroupHistory, copies: Mapping[str, int]) -> list[str]:
 
 
 def _is_behind(message: str, other: str) -> bool:
-    """Whether a message is a later one of the other's stream."""
+    """Return whether a message is a later one of the other's stream."""
     (stream, _, number), (of_other, _, before) = message.rpartition("-"), other.rpartition("-")
     return stream == of_other and int(number) > int(before)
 
@@ -128,7 +129,7 @@ def _is_behind(message: str, other: str) -> bool:
 def _disorder(
     group: GroupHistory, copies: Mapping[str, int]
 ) -> Iterable[tuple[str, Sequence[str]]]:
-    """What breaks the order of streams, by kind."""
+    """Return violations of the order of streams, by kind."""
     numbers: dict[str, list[int]] = {}
     for each in copies:
         stream, _, number = each.rpartition("-")
@@ -139,7 +140,7 @@ def _disorder(
         for earlier, number in zip(sorted(its), sorted(its)[1:], strict=False)
     }
     tried = set[str]()
-    # By message, the answer that brought it last; by stream, the message that came last.
+    # By message, the number of the reply that delivered it last; by stream, its last message.
     batches: dict[str, int] = {}
     newest: dict[str, str] = {}
     overtaken, turned_back, unsettled = [], [], []
@@ -155,8 +156,8 @@ def _disorder(
             overtaken.append(message)
         elif earlier is not None and group.tells and earlier not in tried:
             unsettled += [message] if not batch or batches[earlier] != batch else []
-        # A copy that comes of sending again may be stored behind later ones. A program that does
-        # not see acknowledgements does not know which of an answer's messages failed.
+        # A copy by a repeated send may be stored after later messages. A program that does
+        # not see acknowledgements does not know which messages of a reply have failed.
         if group.tells and last is not None and _is_behind(last, message):
             is_of_one_answer = batches[last] and batches.get(message) == batches[last]
             if copies.get(message, 1) == 1 and not is_of_one_answer:

@@ -1,4 +1,4 @@
-"""A store engine in a test's hands: an owner that syncs when told, a clock, disks that fail."""
+"""A store engine for tests: an owner that syncs on request, a clock, and disks that fail."""
 
 import errno
 import os
@@ -35,7 +35,7 @@ BORN_HOST = encode_host("127.0.0.1", 54321)
 
 
 class FixedClock:
-    """Time stands still until a test moves it."""
+    """A clock that changes only when a test sets it."""
 
     def __init__(self, now_ms: int = NOW_MS, hour: int = 12) -> None:
         self.time_ms = now_ms
@@ -53,14 +53,15 @@ class FixedClock:
 
 
 def healthy(*_: object) -> int:
-    """What a disk call is asked that shall not fail."""
+    """Default of the hooks of FailingDisk: no error."""
     return 0
 
 
 class FailingDisk(Disk):
-    """The real file system, with calls that fail when a test says so.
+    """The real file system, with calls that fail when a test requests it.
 
-    Each `fail_*` is asked before the call, with its path or position, and returns an errno or 0.
+    Each `fail_*` is called before the operation, with its path or position, and returns an errno or
+    0.
     """
 
     def __init__(self) -> None:
@@ -72,7 +73,7 @@ class FailingDisk(Disk):
         self.fail_unlink: Callable[[Path], int] = healthy
         self.fail_move: Callable[[Path], int] = healthy
         self.write_bytes_max: int | None = None
-        # Not the machine's: a full one would have retention delete what a test reads.
+        # Not that of the machine: if its disk were full, retention would delete files of the test.
         self.usage_percent = 50
         self.usage_failure = 0
         self.syncs: list[Path] = []
@@ -89,7 +90,7 @@ class FailingDisk(Disk):
 
     def duplicate(self, fd: int) -> int:
         copy = super().duplicate(fd)
-        # Those that are read only are opened elsewhere.
+        # Read-only descriptors are opened elsewhere.
         if fd in self.paths:
             self.paths[copy] = self.paths[fd]
         return copy
@@ -99,12 +100,13 @@ class FailingDisk(Disk):
         super().close(fd)
 
     def pread(self, fd: int, count: int, position: int) -> bytes:
-        # Those that are read only are opened elsewhere.
+        # Read-only descriptors are opened elsewhere.
         _raise(self.fail_read(self.paths[fd]) if fd in self.paths else 0)
         return super().pread(fd, count, position)
 
     def pread_cached(self, fd: int, count: int, position: int) -> bytes | None:
-        # All of it is, whatever the machine has evicted: a test of what is not says so itself.
+        # All pages count as cached, also evicted ones; a test of evicted pages replaces this
+        # method.
         return self.pread(fd, count, position)
 
     def pwrite(self, fd: int, data: "ReadableBuffer", position: int) -> int:
@@ -138,9 +140,9 @@ class FailingDisk(Disk):
 
 
 class PowerCutDisk(FailingDisk):
-    """Remembers what was synced, so that a test can cut the power.
+    """Records which bytes were synced, so that a test can cut the power.
 
-    A disk may write whatever was not synced, in any order, one sector at a time; `cut` chooses.
+    A disk may write unsynced bytes in any order, one sector at a time; `cut` chooses.
     """
 
     SECTOR_BYTES = 512
@@ -157,7 +159,7 @@ class PowerCutDisk(FailingDisk):
 
     def fdatasync(self, fd: int) -> None:
         path, status = self.paths[fd], os.fstat(fd)
-        # Not one that was moved away with its deleted topic while it was open.
+        # A file may have been moved away with its deleted topic while it was open.
         with self._guard, suppress(FileNotFoundError):
             if os.path.samestat(status, path.stat()):
                 self._durable[path] = os.pread(fd, status.st_size, 0)
@@ -187,7 +189,8 @@ class PowerCutDisk(FailingDisk):
             self._durable[target / path.relative_to(source)] = self._durable.pop(path)
 
     def cut(self, target: Path, choose: random.Random) -> None:
-        """Write what a disk could hold after a power cut now into another directory."""
+        """Write a possible content of the disk after a power cut at this moment to another
+        directory."""
         target.mkdir()
         with self._guard:
             for path in sorted(self._root.rglob("*")):
@@ -228,16 +231,16 @@ def no_space_in(where: Callable[[Path], bool]) -> Callable[[Path, int], int]:
 
 
 def settings(root: Path, **changes: Any) -> StoreSettings:
-    """Small files, so that tests meet every boundary."""
+    """Return settings with small files, so that tests reach every boundary."""
     values: dict[str, Any] = {
         "root": root,
         "commit_log_file_bytes": 4096,
         "consume_queue_file_entries": 10,
         "flush": Flush.ASYNC,
         "memory_bytes": 1 << 30,
-        # What is read comes from the disk.
+        # Reads come from the disk.
         "tails_bytes_max": 0,
-        # On a disk that is more than 75 % full each file but the last one goes.
+        # On a disk that is more than 75 % full, retention deletes each file except the last one.
         "reserved_hours": 0,
         **changes,
     }
@@ -247,17 +250,17 @@ def settings(root: Path, **changes: Any) -> StoreSettings:
 def batch_of(
     topic: str, queue_id: int, frames: bytes, lengths: ArrayLike, *, internal: bool = False
 ) -> AppendBatch:
-    """Records as `encode_batch` makes them, for `Store.append`."""
+    """Return records as `encode_batch` makes them, for `Store.append`."""
     packed = np.asarray(lengths, "<u4").tobytes()
     return AppendBatch(topic, queue_id, frames, packed, internal=internal)
 
 
-# Retention deletes every file but the last, on a disk that is half full as well.
+# Retention deletes every file except the last, also on a disk that is half full.
 DELETES_ALL = {"disk_used_percent_max": 40, "files_per_pass_max": 1000}
 
 
 class Owner:
-    """Owns a store as a broker's loop would, but only moves when told."""
+    """Owns a store as a broker's loop does, but does work only when a test requests it."""
 
     def __init__(
         self,
@@ -300,7 +303,7 @@ class Owner:
         return self.store.append(batch_of(topic, queue_id, frames, lengths), self.clock.time_ms)
 
     def confirm(self, end_offset: int) -> list[tuple[str, int]]:
-        """Wait until the log is durable up to an offset and confirm it."""
+        """Wait until the log is durable up to an offset, and confirm it."""
         advanced: list[tuple[str, int]] = []
         reached = 0
         while reached < end_offset:
@@ -314,27 +317,27 @@ class Owner:
         return appended
 
     def write_point(self) -> None:
-        """Let a recovery point be written now, or the store fail over it."""
+        """Write a recovery point now; the store may fail."""
         self.clock.time_ms += 10_000
         self.store.tick(self.clock.time_ms)
         self.wait_for_point()
 
     def wait_for_point(self) -> None:
-        """Wait until no recovery point is being written, or the store failed."""
+        """Wait until no recovery point is being written, or the store has failed."""
         wait_until(lambda: not self.store.point_pending or self.store.failure, "a recovery point")
 
     def wait_for_removals(self) -> None:
-        """Wait until the files that have to go are gone."""
+        """Wait until the files to be deleted are deleted."""
         wait_until(lambda: not self.store.removals_pending, "files to go")
 
     def look_at_clock(self, set_by_ms: int = 0) -> None:
-        """Set the clock, and let the store do what it does then."""
+        """Set the clock, and run the store's regular work of that time."""
         self.clock.time_ms += set_by_ms
         self.store.tick(self.clock.time_ms)
         wait_until(lambda: not self.store.point_pending or self.store.failure, "a recovery point")
 
     def bodies(self, topic: str = "T", queue_id: int = 0) -> list[bytes]:
-        """Every body of a queue, read from its start."""
+        """Return all bodies of a queue, read from its start."""
         found: list[bytes] = []
         offset = self.store.min_offset(topic, queue_id)
         while offset < self.store.max_offset(topic, queue_id):
@@ -347,18 +350,18 @@ class Owner:
 
 
 def crashed_copy(root: Path, target: Path) -> Path:
-    """What a kill would leave: a copy of a directory in use, all that was written included."""
+    """Copy a directory in use, with all written bytes, as a kill leaves it; return the copy."""
     try:
         shutil.copytree(root, target)
     except shutil.Error as failure:
-        # Files of a deleted topic may go meanwhile.
+        # Files of a deleted topic may be deleted during the copy.
         if any(Path(source).exists() for source, *_ in failure.args[0]):
             raise
     return target
 
 
 def recovered(configured: StoreSettings, root: Path | None = None) -> Owner:
-    """Open a directory, check it against its own log, and return its owner, open."""
+    """Open a directory, compare it with its own log, and return its open owner."""
     if root is not None:
         configured = replace(configured, root=root)
     owner = Owner(configured)
@@ -370,7 +373,7 @@ def recovered(configured: StoreSettings, root: Path | None = None) -> Owner:
 
 
 def unpack_golden(root: Path) -> StoreSettings:
-    """Lay out the store that Apache RocketMQ wrote; returns the settings that fit it."""
+    """Unpack the store that Apache RocketMQ wrote; return matching settings."""
     for path, content in golden_store.files().items():
         file = root / path
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The tasks of a compaction one after the other in this process, instead of Spark."""
+"""Runs the tasks of a compaction one after another in this process, instead of Spark."""
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator
@@ -58,8 +58,8 @@ class OneProcess:
     """See `Exchange`.
 
     Args:
-        parallel_tasks: as many buckets there are.
-        retries: how often each task runs in vain, though to its end, before its answer counts.
+        parallel_tasks: number of buckets.
+        retries: number of runs of each task whose result is discarded, before its result counts.
     """
 
     parallel_tasks: int = 3
@@ -75,6 +75,6 @@ class OneProcess:
 
 
 def pickled(task: Task) -> Task:
-    """A task as it arrives elsewhere."""
+    """Return a task as it arrives in another process."""
     copy: Task = pickle.loads(pickle.dumps(task))
     return copy

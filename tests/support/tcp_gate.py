@@ -1,4 +1,4 @@
-"""A TCP proxy that a test opens, cuts and freezes: a network that fails by real means."""
+"""A TCP proxy that a test opens, cuts and freezes, to simulate network failures."""
 
 import asyncio
 import contextlib
@@ -6,20 +6,20 @@ from types import TracebackType
 
 
 class TcpGate:
-    """Passes bytes to and from `target` ("host:port"); an async context manager.
+    """Forwards bytes to and from `target` ("host:port"); an async context manager.
 
     Args:
-        target: where it leads.
-        host: where it listens.
-        port: likewise; 0 takes a free one.
+        target: address to which it connects.
+        host: address on which it listens.
+        port: port on which it listens; 0: a free port.
 
-    `cut` breaks every connection and refuses new ones; `freeze` keeps all of them and passes
+    `cut` breaks every connection and refuses new ones; `freeze` keeps all connections and forwards
     nothing; `open` ends both. `forget` freezes the present connections until the gate is closed, as
-    if the host of the target had vanished; new connections pass. `lose_answers` keeps bytes of the
-    target from clients, until `cut`.
+    if the host of the target had vanished; new connections work. `lose_answers` discards the bytes
+    of the target, until `cut`.
 
     Attributes:
-        lost: bytes that came from the target since `lose_answers`.
+        lost: bytes from the target since `lose_answers`.
     """
 
     def __init__(self, target: str, host: str = "127.0.0.1", port: int = 0) -> None:
@@ -40,7 +40,7 @@ class TcpGate:
 
     @property
     def connections(self) -> int:
-        """How many lead through it now."""
+        """Number of connections through the gate."""
         return len(self._writers) // 2
 
     async def open(self) -> None:

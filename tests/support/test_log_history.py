@@ -1,5 +1,5 @@
-"""The judge of histories accepts what can have happened, and can refuse: one wrong thing of each
-kind, and every small history that a search through all orders refuses."""
+"""Tests of the judge of histories: it accepts possible histories, and refuses each kind of
+impossible one, and every small history that a search through all orders refuses."""
 
 import random
 from collections.abc import Callable
@@ -16,8 +16,8 @@ QUEUE = "orders@broker-a:0"
 
 
 class History:
-    """Two streams of one queue: two messages acknowledged, one failed but stored, one failed and
-    not; then all is read twice."""
+    """Two streams of one queue: two messages are acknowledged, one failed but is stored, one failed
+    and is not stored; then all messages are read twice."""
 
     def __init__(self) -> None:
         self.appends = [
@@ -89,7 +89,7 @@ def read_before_it_was_sent(history: History) -> None:
 
 
 def before_one_that_was_there(history: History) -> None:
-    """The one at 0 began when the one at 1 had its answer."""
+    """The send of the message at 0 began after the message at 1 was acknowledged."""
     history.appends[0] = replace(history.appends[0], began_ns=31, ended_ns=35)
     del history.reads[0]
 
@@ -150,7 +150,7 @@ def test_what_a_log_answers_to_many_at_once_is_accepted(seed: int) -> None:
     chance = random.Random(seed)
     appends, reads = answered_by_a_log(chance, calls=600)
     assert judge(appends, reads) == []
-    # And not because it accepts anything: some reads of so many cannot be a step behind.
+    # The judge does not accept everything: some of these reads cannot be moved by one step.
     one_less = [
         replace(each, messages=each.messages[: max(0, each.end - 1 - each.first)], end=each.end - 1)
         for each in reads
@@ -160,7 +160,7 @@ def test_what_a_log_answers_to_many_at_once_is_accepted(seed: int) -> None:
 
 
 def answered_by_a_log(chance: random.Random, calls: int) -> tuple[list[Append], list[Read]]:
-    """Calls of which each takes effect at a moment of its own, and what they see then."""
+    """Return calls that each take effect at one moment, and their replies at that moment."""
     log: list[str] = []
     appends, reads = [], []
     for number in range(calls):
@@ -198,7 +198,8 @@ def test_a_search_through_all_orders_says_the_same(seed: int) -> None:
 
 
 def anything(chance: random.Random) -> tuple[list[Append], list[Read]]:
-    """Three appends, and reads with what may or may not be; the last one reads all that is."""
+    """Return three appends, and reads with possible or impossible messages; the last read returns
+    all messages."""
     order = chance.sample(["a", "b", "c"], 3)
     stored = order[: chance.choice((2, 3, 3))]
     appends = []
@@ -219,8 +220,8 @@ def anything(chance: random.Random) -> tuple[list[Append], list[Read]]:
 
 
 def any_order_explains(appends: list[Append], reads: list[Read]) -> bool:
-    """By the definition: whether some order of all calls keeps their times, and a log that does
-    them one after the other gives their answers."""
+    """Apply the definition: return whether some order of all calls keeps their times, and a log
+    that executes them one after another returns their replies."""
     there = set(reads[-1].messages)
     calls = [each for each in appends if each.message in there] + reads
     if any(each.ended_ns is not None and each.message not in there for each in appends):

@@ -1,4 +1,4 @@
-"""What the judge of deliveries and acknowledgements finds, and what it lets pass."""
+"""Tests of the judge of deliveries and acknowledgements: what it reports, and what it accepts."""
 
 from collections.abc import Sequence
 
@@ -23,8 +23,8 @@ KINDS = {"<": Kind.DELIVERED, "?": Kind.TRIED, "+": Kind.SETTLED}
 
 
 def steps(text: str) -> list[Step]:
-    """`<a-0@7` delivered by answer 7 (`<a-0`: unknown), `?a-0` acknowledged, `+a-0` answered, `.`
-    nothing is left."""
+    """Parse steps: `<a-0@7` delivered by reply 7 (`<a-0`: unknown), `?a-0` acknowledged, `+a-0`
+    acknowledgement got its reply, `.` no message is left."""
     found = []
     for word in text.split():
         message, _, batch = word[1:].partition("@")
@@ -44,13 +44,14 @@ def found(
     "text",
     [
         "<a-0 ?a-0 +a-0 <b-0 ?b-0 +b-0 <a-1 ?a-1 +a-1 .",
-        # Its acknowledgement was not answered: it comes again.
+        # Its acknowledgement got no reply: it is delivered again.
         "<a-0 ?a-0 <a-0 ?a-0 +a-0 <a-1 ?a-1 +a-1 <b-0 ?b-0 +b-0 .",
-        # One answer had both. The first one failed; the second one comes again although settled.
+        # One reply had both. The first one failed; the second one is delivered again although
+        # settled.
         "<a-0@1 <a-1@1 ?a-1 +a-1 <a-0@2 <a-1@2 ?a-0 +a-0 ?a-1 +a-1 <b-0 ?b-0 +b-0 .",
-        # As before, and the second one comes again by a separate answer.
+        # As before, and the second one is delivered again by a separate reply.
         "<a-0@1 <a-1@1 ?a-1 +a-1 <a-0@2 ?a-0 +a-0 <a-1@3 ?a-1 +a-1 <b-0 ?b-0 +b-0 .",
-        # It was not answered and counts.
+        # Its acknowledgement got no reply and counts.
         "<a-0 ?a-0 <a-1 ?a-1 +a-1 <b-0 ?b-0 +b-0 .",
     ],
 )

@@ -1,4 +1,4 @@
-"""A service that is forked looks like one that `subprocess` has started."""
+"""A service that is forked behaves as one that `subprocess` has started."""
 
 import os
 import signal

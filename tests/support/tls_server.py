@@ -1,4 +1,4 @@
-"""A server that tells its callers who they are, with or without TLS."""
+"""A server that sends its callers their names, with or without TLS."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,10 +20,10 @@ WHO = "/test.Who/AmI"
 async def serving(
     issued: Issued | None = None, callers_ca: Path | None = None, **more: Any
 ) -> AsyncIterator[str]:
-    """A server that tells its callers their names; yields its address.
+    """Run a server that sends its callers their names; yield its address.
 
     Args:
-        issued: its certificate; None means plain connections.
+        issued: its certificate; None: connections without TLS.
         callers_ca: callers must show certificates of this authority.
         more: further arguments of `GrpcServer`.
     """
@@ -45,6 +45,6 @@ async def serving(
 
 
 async def who_am_i(channel: aio.Channel) -> str:
-    """What the server takes the caller for."""
+    """Return the name under which the server knows the caller."""
     call: Any = channel.unary_unary(WHO)
     return bytes(await call(b"", timeout=DEADLINE_SECONDS, wait_for_ready=True)).decode()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 @contextmanager
 def tmpfs(path: Path, size_bytes: int) -> Iterator[None]:
-    """A file system of this size at a directory, which is created."""
+    """Mount a file system of this size at a directory, which is created."""
     path.mkdir(parents=True, exist_ok=True)
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes},mode=700", "tests", str(path)]
     subprocess.run(mount, check=True)

@@ -1,5 +1,5 @@
-"""A sender in a process of its own, to be killed: prints the id of each half message it has stored,
-and never says what becomes of them.
+"""A sender in its own process, which a test kills: prints the id of each stored half message, and
+never ends the transactions.
 
 python transaction_process.py NAMESERVERS GROUP TOPIC COUNT
 """

@@ -1,26 +1,26 @@
-"""Waiting for what another process does."""
+"""Waiting for effects of other processes."""
 
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-# How long anything that must happen is waited for, here and in all tests: so long that only what
-# hangs exceeds it, also where ten programs share a core; a test that passes never takes so long.
-# It lies below the minute or more that settings bear where a test shows that nobody waits for them.
+# Time limit of all waits in tests. It is so long that only a hanging program exceeds it, also if
+# ten programs share a core; a passing test never needs so long. It is shorter than the settings of
+# a minute or more that tests use to show that nothing waits for them.
 DEADLINE_SECONDS = 55.0
 LOOK_SECONDS = 0.002
 LOOK_SECONDS_MAX = 0.02
 
 
 def soon() -> float:
-    """A deadline on `time.monotonic`'s clock."""
+    """Return a deadline on `time.monotonic`'s clock."""
     return time.monotonic() + DEADLINE_SECONDS
 
 
 def pauses() -> Iterator[float]:
-    """Seconds between looks. What takes long is looked at less often: whoever looks without a pause
-    takes the processor from what it waits for."""
+    """Yield pauses between checks, in seconds. Pauses grow with the wait: checks without a pause
+    would take processor time from the awaited program."""
     seconds = LOOK_SECONDS
     while True:
         yield seconds
@@ -28,10 +28,10 @@ def pauses() -> Iterator[float]:
 
 
 def wait_until(holds: Callable[[], object], what: str) -> None:
-    """Look at a condition until it holds.
+    """Check a condition until it is true.
 
     Raises:
-        AssertionError: it does not within DEADLINE_SECONDS.
+        AssertionError: it is not true within DEADLINE_SECONDS.
     """
     deadline, between = soon(), pauses()
     while not holds():
@@ -40,12 +40,12 @@ def wait_until(holds: Callable[[], object], what: str) -> None:
 
 
 def hold_up(seconds: float) -> None:
-    """Let this thread do nothing else for a while, without taking a processor from others."""
+    """Block this thread for a time, without use of the processor."""
     threading.Event().wait(seconds)
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended; one that nobody has buried yet counts as ended."""
+    """Return whether a process has ended; a zombie counts as ended."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

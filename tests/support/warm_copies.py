@@ -1,4 +1,4 @@
-"""Two copies of a broker's log in one process, and what each derives of its own."""
+"""Two copies of a broker's log in one process, and the state that each derives from it."""
 
 import asyncio
 import queue
@@ -35,7 +35,7 @@ LIMITS = MemoryLimits(sequences_max=1000, memory_ms=10**12)
 
 
 class Derived:
-    """What is worked out of a store, from the snapshots in a directory on."""
+    """State that is derived from a store, beginning with the snapshots in a directory."""
 
     def __init__(
         self, store: Store, settings: BrokerSettings, config: Path, clock: TwoClocks, disk: Disk
@@ -65,7 +65,7 @@ class Derived:
         self._parts = (self.sequences, self.aside.pending_index)
 
     def follow(self, bytes_max: int = 1 << 20) -> int:
-        """Apply what is committed; returns how many records were read."""
+        """Apply committed records; return the number of records read."""
         records = 0
         while (read := apply_piece(self.store, self._parts, bytes_max)) is not None:
             records += read
@@ -73,14 +73,14 @@ class Derived:
         return records
 
     def lead(self) -> int:
-        """Take over; returns how many records were read for it."""
+        """Begin to lead; return the number of records read for it."""
         records = apply_rest(self.store, self._parts)
         self.sequences.lead()
         self.aside.lead()
         return records
 
     def known(self) -> Mapping[str, object]:
-        """All of it, to be compared."""
+        """Return the whole state, for comparisons."""
         index = self.aside.pending_index
         ledger = self.sequences.ledger.copy()
         found: dict[str, object] = {f"{key}": ledger[key][-1].end for key in ledger}
@@ -96,7 +96,7 @@ class Derived:
 
 
 class WarmCopy:
-    """A copy of a log. It follows another, or leads after `lead`."""
+    """A copy of a log. It follows another copy, or leads after `lead`."""
 
     def __init__(self, root: Path, clock: TwoClocks) -> None:
         self.root = root
@@ -112,7 +112,7 @@ class WarmCopy:
         self.open()
 
     def open(self) -> None:
-        """What a process does at its start."""
+        """Open the log as a process does at its start."""
         configured = self.settings.for_store(HOST)
         self._synced: queue.Queue[int] = queue.Queue()
         self.store = Store.open(
@@ -122,7 +122,7 @@ class WarmCopy:
             on_synced=self._synced.put,
             by_quorum=True,
         )
-        # Its leader says what is committed before anything is worked out.
+        # Its leader sends the committed end before any state is derived.
         self.store.confirm(self.store.appended_end)
         self.derived = self._derived(self.root / "config")
 
@@ -130,13 +130,13 @@ class WarmCopy:
         return Derived(self.store, self.settings, config, self.clock, self.disk)
 
     def rebuilt(self) -> Mapping[str, object]:
-        """What is committed, worked out of the log alone."""
+        """Return the state of all committed records, derived from the log alone."""
         made = self._derived(self.root / "nothing")
         made.follow(bytes_max=8 << 20)
         return made.known()
 
     def copy_from(self, leader: "WarmCopy", bytes_max: int) -> None:
-        """Take the leader's next bytes."""
+        """Copy the leader's next bytes."""
         at = self.store.appended_end
         if data := leader.store.read_raw(at, bytes_max):
             self.store.write_raw(at, data)
@@ -146,12 +146,12 @@ class WarmCopy:
         self.derived.follow()
 
     def cut(self) -> None:
-        """Another leader has not what is not committed."""
+        """Remove uncommitted bytes, which the new leader does not have."""
         self.store.close_to_truncate(self.store.committed_end)
         self.open()
 
     def write_snapshots(self) -> None:
-        """As every ten seconds, once all of this is durable."""
+        """Write the snapshots, as a broker does every ten seconds, after its log is durable."""
         while self.store.durable_end < self.store.committed_end:
             self._synced.get(timeout=DEADLINE_SECONDS)
         index = self.derived.aside.pending_index
@@ -161,10 +161,10 @@ class WarmCopy:
         index.write(captured)
         self.derived.sequences.write(sequences)
 
-    # While it leads.
+    # Calls of a leader.
 
     async def send(self, producer: int, first: int, *bodies: bytes) -> AppendResult:
-        """An idempotent producer's batch."""
+        """Append a batch of an idempotent producer."""
         sections = encode_sequences(producer, first, len(bodies)).tolist()
         frames, lengths = encode_batch(b"T", 0, list(bodies), sections, 0, BORN_HOST)
         packed = np.asarray(lengths).astype("<u4").tobytes()
@@ -173,20 +173,20 @@ class WarmCopy:
         return await self.derived.appends.append(batch, _anywhere)
 
     async def delay(self, body: bytes, seconds: int) -> int:
-        """A delayed message; returns where it waits."""
+        """Append a delayed message; return its physical offset."""
         batch = batch_of(body, TIMER_DELAY_SEC=str(seconds))
         return (
             await self.derived.aside.delays.append(batch, _anywhere)
         ).first.first_physical_offset
 
     async def begin(self, body: bytes) -> tuple[int, int]:
-        """A half message; returns its physical offset and its queue offset."""
+        """Append a half message; return its physical offset and its queue offset."""
         batch = batch_of(body, PGROUP=GROUP, UNIQ_KEY=body.decode())
         placed = (await self.derived.aside.transactions.append(batch, _anywhere)).first
         return placed.first_physical_offset, placed.first_queue_offset
 
     async def end(self, half: tuple[int, int], ending: TransactionEnding) -> Any:
-        """End a half message; what was appended is committed at once."""
+        """End a half message; the appended records are committed immediately."""
         ends = self.derived.aside.transactions.ends
         async with asyncio.TaskGroup() as tasks:
             ended = tasks.create_task(ends.end(*half, GROUP, ending))
@@ -195,7 +195,7 @@ class WarmCopy:
         return ended.result()
 
     async def deliver(self) -> None:
-        """Let everything be delivered that is due."""
+        """Deliver all messages that are due."""
         delivery = self.derived.aside.delays.delivery
         while await delivery.step():
             self.commit_all()
@@ -205,7 +205,7 @@ class WarmCopy:
         self.derived.appends.confirmed(self.store.appended_end)
 
     def bodies(self) -> list[bytes]:
-        """Every message that readers of T see."""
+        """Return all messages that readers of T see."""
         records: list[Record] = []
         offset = 0
         while offset < self.store.max_offset("T", 0):
@@ -222,4 +222,4 @@ def batch_of(body: bytes, **properties: str) -> AppendBatch:
 
 
 def _anywhere() -> None:
-    """The topic is there."""
+    """Accept every topic."""

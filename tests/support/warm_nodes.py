@@ -1,9 +1,9 @@
-"""Starts the services of local clusters as forks of a program that has loaded them already.
+"""Starts the services of local clusters as forks of a program that has already loaded them.
 
-A service loads modules for half a second of CPU time and then starts in a few hundredths, and tests
-start more than a thousand services. This program loads everything, starts no thread, and forks for
-each service. A fork has its own session, environment, pipes and working directory, and the process
-that asked for it is its parent, as if `subprocess` had started it.
+A service needs half a second of CPU time to load its modules, and then some hundredths to start.
+Tests start more than a thousand services. This program loads all modules, starts no thread, and
+forks for each service. A fork has its own session, environment, pipes and working directory, and
+the process that requested it is its parent, as if `subprocess` had started it.
 """
 
 import ctypes
@@ -66,7 +66,7 @@ class Fork:
 
 
 class WarmNodes:
-    """The program, started with the first service, and a way to fork services from it.
+    """The program, started with the first service; forks services from it.
 
     Args:
         start_cold: starts any other program.
@@ -96,7 +96,7 @@ class WarmNodes:
             pass_fds=[self._theirs.fileno()],
             stdin=subprocess.DEVNULL,
             env=self._environment | {"PYTHONPATH": path},
-            # It ends with the tests, and not before the clusters that they stop on Ctrl-C.
+            # It ends with the tests, but not before the clusters that they stop on Ctrl-C.
             start_new_session=True,
         )
         # Otherwise the end of the program would not end the connection.
@@ -134,7 +134,7 @@ class WarmNodes:
 
 
 def at_loading(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables whose values a fork has from its program."""
+    """Return the variables whose values a fork gets from its program."""
     return {name: value for name, value in environment.items() if name.startswith(AT_LOADING)}
 
 
@@ -144,7 +144,7 @@ def become_parent_of_orphans(wanted: bool) -> None:
 
 
 def serve(connection: socket.socket) -> Callable[[], int]:
-    """Fork for each job until the connection ends; returns, in each fork, its service's `main`."""
+    """Fork for each job until the connection ends; return, in each fork, its service's `main`."""
     while True:
         head, descriptors, _, _ = socket.recv_fds(connection, 4, 3)
         if not head:
@@ -178,7 +178,7 @@ def serve(connection: socket.socket) -> Callable[[], int]:
 def become_service(
     descriptors: Sequence[int], words: Sequence[str], environment: Mapping[str, str], folder: str
 ) -> Callable[[], int]:
-    """Make this fork look like a new process; returns the `main` of its program."""
+    """Make this fork look like a new process; return the `main` of its program."""
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
         os.close(descriptor)
@@ -196,6 +196,6 @@ def become_service(
 if __name__ == "__main__":
     for each in (*PROGRAMS.values(), *(f"{each}.server" for each in PACKAGES)):
         importlib.import_module(each)
-    # A collection in a fork would copy the pages of all that is loaded.
+    # A garbage collection in a fork would copy the pages of all modules.
     gc.freeze()
     sys.exit(serve(socket.socket(fileno=int(sys.argv[1])))())
