@@ -1,4 +1,4 @@
-"""What every broker test starts from: a nameserver that tells what the test wants."""
+"""Fixture of all broker tests: a nameserver whose routes the test chooses."""
 
 from collections.abc import AsyncIterator
 

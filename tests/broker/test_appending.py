@@ -1,4 +1,4 @@
-"""Appending through the wire: what is taken, what is refused and why, and in which order."""
+"""Append calls: accepted and refused batches, the reasons of refusals, and the order of replies."""
 
 import asyncio
 import struct
@@ -53,7 +53,7 @@ async def test_what_was_appended_is_pulled(tmp_path: Path, nameserver: BrokerRou
 async def test_each_refusal_says_what_is_wrong_and_stores_nothing(
     tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:
-    """One broker, one request after the other: (request, error, what it says)."""
+    """One broker gets one request after another: (request, error, text of the error)."""
     await nameserver.create_topic("T", {"broker-a": 2})
     await nameserver.create_topic("Elsewhere", {"broker-b": 2})
     await nameserver.create_topic("ReadOnly", {"broker-a": 1}, permissions=4)
@@ -141,7 +141,7 @@ async def test_a_full_disk_refuses_appends_until_there_is_room_again(
 
 
 async def stream_of(broker: RunningBroker, *requests: Any) -> list[Any]:
-    """Send everything, end the sending, and collect the replies."""
+    """Send all requests, end the stream, and return the replies."""
     call = broker.stub.AppendStream(iter_async(requests))
     return [reply async for reply in call]
 
@@ -184,7 +184,7 @@ async def test_a_stream_answers_in_order_and_goes_on_after_a_refused_batch(
 async def test_a_stream_stops_reading_while_too_much_is_unanswered(
     tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:
-    """64 batches of a stream may wait for their sync; the rest waits in the sender's hands."""
+    """Up to 64 batches of a stream may wait for their sync; the producer holds the rest."""
     await nameserver.create_topic("T", {"broker-a": 1})
     disk = HoldingDisk()
     async with running_broker(tmp_path, [nameserver.address], disk=disk) as broker:
@@ -195,7 +195,7 @@ async def test_a_stream_stops_reading_while_too_much_is_unanswered(
             await call.write(batch("T", 0, b"%d" % serial, request_id=serial))
         await call.done_writing()
         await broker.until(lambda seen: seen.messages_appended >= 65)
-        # Others are served meanwhile, and the stream stays where it is.
+        # Other streams are served in the meantime, and this stream does not advance.
         for _ in range(50):
             assert (await broker.describe()).messages_appended == 65
         disk.release()

@@ -1,4 +1,4 @@
-"""Readers of what is not in the page cache: nobody but they waits for the disk."""
+"""Reads of records that are not in the page cache: only their readers wait for the disk."""
 
 import asyncio
 import errno
@@ -33,13 +33,13 @@ NO_INDEX: dict[str, Any] = {"index": "off"}
 async def restarted(
     root: Path, nameserver: BrokerRoutes, **more: Any
 ) -> AsyncIterator[tuple[RunningBroker, ColdDisk]]:
-    """A broker of which no message is in memory: it has two queues, and OLD in the first one."""
+    """A broker without any message in memory: it has two queues, and OLD in the first one."""
     await nameserver.create_topic("T", {"broker-a": 2})
     await nameserver.create_topic("Between", {"broker-a": 1})
     async with running_broker(root, [nameserver.address], **more) as broker:
         for body in OLD:
             await broker.append("T", 0, body)
-            # So that no two of them are one read.
+            # So that no two records are in one read.
             await broker.append("Between", 0, bytes(3 * PAGE_BYTES))
     disk = ColdDisk()
     async with running_broker(root, [nameserver.address], disk=disk, **more) as broker:
@@ -56,7 +56,7 @@ async def by_pull(broker: RunningBroker) -> list[bytes]:
 
 
 async def by_tag(broker: RunningBroker) -> list[bytes]:
-    # The codes of what is passed over are proved by the log first.
+    # The log first confirms the tag codes of skipped entries.
     other = await broker.pull("T", 0, 0, tag_hashes=[TAG])
     assert (other.status, other.next_offset) == (pb.NO_MATCHED_MESSAGE, len(OLD))
     return OLD
@@ -128,7 +128,7 @@ async def test_while_a_reader_waits_for_the_disk_others_do_not(
         assert await cold == OLD
         assert disk.waited == 0
         await eventually(lambda: not disk.lent)
-        # Whoever else reads on this thread waits for the disk.
+        # Any other read on this thread waits for the disk.
         assert not file_reads.mode.cached_only
 
 
@@ -142,7 +142,8 @@ async def test_a_stream_goes_on_with_its_other_queues(
             await broker.append("T", 1, b"new")
             assert await reader.bodies(warm) == [b"new"]
             await eventually(lambda: disk.loaded)
-            # Credit that comes meanwhile has no queue that is being read looked at.
+            # Credit that arrives in the meantime causes no other read of a queue that is being
+            # read.
             await reader.give(cold, 1, 1)
             empty = await reader.subscribe("T", 1, 1)
             assert (await reader.answer()).subscription_id == empty
@@ -165,7 +166,7 @@ async def test_records_far_apart_are_brought_by_one_load(
     monkeypatch.setattr(file_reads, "load", counted)
     async with restarted(tmp_path, nameserver, **NO_INDEX) as (broker, _):
         assert await by_pull(broker) == OLD
-        # The queue's beginning, its entries and its records are read one after the other.
+        # The queue's beginning, its entries and its records are read one after another.
         assert loads[-1] == len(OLD)
         assert len(loads) <= 3
 
@@ -248,7 +249,7 @@ async def test_a_stream_that_ends_takes_its_loads_with_it(
         disk.moves.set()
         await broker.append("T", 0, b"new")
         assert len(await broker.bodies("T", 0)) == 2
-        # Those that were being read when it ended, and those of the last pull.
+        # Reads that ran when the stream ended, and those of the last pull.
         assert disk.loaded < queues
 
 
@@ -300,7 +301,7 @@ async def test_a_disk_that_refuses_is_asked_by_a_thread_once_and_told_as_ever(
         async with reading(broker.stub) as reader:
             refusal = await reader.refusal(await reader.subscribe("T", 0))
             assert "Input/output error" in str(refusal)
-        # Its entries, which are cached, were read once more for that.
+        # For this, its cached entries were read once more.
         assert disk.waited == 3
         disk.fail_read = lambda _: 0
         assert await by_log(broker) == OLD
@@ -332,7 +333,7 @@ def test_the_page_cache_is_asked(tmp_path: Path) -> None:
         disk.fdatasync(fd)
         disk.drop_clean(fd)
         found = disk.pread_cached(fd, len(content), 0)
-        # A file system in memory has nothing to evict.
+        # A file system in memory has no pages to evict.
         assert found in (None, content)
         disk.will_read(fd, len(content), 0)
         assert disk.pread(fd, len(content), 0) == content
@@ -344,7 +345,7 @@ def test_the_page_cache_is_asked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("said", "found"),
     [
-        # As the system does where part of it, or nothing, is cached; Linux 5.9 and 5.10 say 0.
+        # As the system does if a part of it, or nothing, is cached; Linux 5.9 and 5.10 return 0.
         ([4096, BlockingIOError()], None),
         ([BlockingIOError()], None),
         ([0], None),

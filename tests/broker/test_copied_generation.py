@@ -1,4 +1,4 @@
-"""Which generation of its leader a copy takes instead of its own."""
+"""The generation of a leader that a copy uses instead of its own."""
 
 from dataclasses import replace
 
@@ -24,9 +24,9 @@ OWN = Manifest(
     [
         (8, 1000, True),
         (9, 2000, True),
-        # Made by the next leader, which knew nothing of this copy's.
+        # Made by the next leader, which did not know this copy's generation.
         (7, 2000, False),
-        # This copy may have deleted what lies between.
+        # This copy may have deleted the records between.
         (8, 999, False),
     ],
 )

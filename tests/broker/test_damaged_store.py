@@ -1,4 +1,4 @@
-"""Files that go, or are not what they were: what a reader is told, and what the next start does."""
+"""Files that are missing or damaged: replies to readers, and repairs by the next start."""
 
 import itertools
 import os
@@ -14,8 +14,8 @@ from rockoon_proto.v1 import broker_pb2 as pb
 from support.broker import bodies_of, running_broker
 from support.broker_routes import BrokerRoutes
 
-# Three quarters of them are more than the 2,048 that a store keeps open: the oldest is then opened
-# again when it is read.
+# Three quarters of the files are more than the 2,048 that a store keeps open, so the oldest file is
+# opened again for a read.
 QUEUE_FILES = 2800
 FILE_ENTRIES = 10
 SHORT_FILES = {"consume_queue_file_entries": FILE_ENTRIES}
@@ -30,7 +30,7 @@ async def test_a_queue_file_that_is_gone_sends_the_reader_to_the_next(
     async with running_broker(tmp_path, [nameserver.address], **shortest) as broker:
         for _ in range(4):
             await broker.append("T", 0, *[b"x"] * (QUEUE_FILES * entries // 4))
-            # Where the queue begins is known from now on, until the log loses a file.
+            # The beginning of the queue is known from now on, until the log loses a file.
             assert (await broker.pull("T", 0, QUEUE_FILES)).min_offset == 0
         (tmp_path / "consumequeue/T/0" / f"{0:020d}").unlink()
         reply = await broker.pull("T", 0, 1)
@@ -45,7 +45,7 @@ async def test_a_queue_file_that_is_gone_sends_the_reader_to_the_next(
 async def test_offsets_without_records_send_the_reader_on(
     tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:
-    """A log of another broker's may skip queue offsets; nothing was ever there to read."""
+    """The log of another broker may skip queue offsets that never had a record."""
     await nameserver.create_topic("T", {"broker-a": 1})
     async with running_broker(tmp_path, [nameserver.address], **SHORT_FILES) as broker:
         await broker.append("T", 0, b"0", b"1")
@@ -155,7 +155,7 @@ async def test_a_record_with_a_damaged_length_is_told_as_damage_and_can_be_stepp
     log = tmp_path / "commitlog" / f"{0:020d}"
     with log.open("rb") as file:
         size = int.from_bytes(file.read(4))
-    # The one that has stored them has them in memory.
+    # The running broker has these records in memory.
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         for length, wish in itertools.product(LENGTHS.values(), FILTERS):
             flip(log, size + length)
@@ -202,7 +202,7 @@ async def test_a_log_file_that_is_cut_short_in_use_is_told_as_damage_and_can_be_
         assert lost == [*range(lost[0], lost[0] + len(lost))]
         assert (lost[-1] == 99) == (file_number == -1)
         assert found == [b"%d" % number for number in range(100) if number not in lost]
-        # What is sent next is there.
+        # The next message is stored there.
         await broker.append("T", 0, b"100")
         assert await broker.bodies("T", 0, 100) == [b"100"]
 

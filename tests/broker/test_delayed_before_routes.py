@@ -8,7 +8,7 @@ from rockoon_proto.v1 import broker_pb2 as pb
 from support.broker import BORN_HOST, NOW_MS, bodies_of, running_broker
 from support.broker_routes import BrokerRoutes
 
-# The first broker has to have stopped by then, on a busy machine as well.
+# Late enough for the first broker to stop, also on a busy machine.
 DELAY_MS = 2500
 
 
@@ -30,7 +30,7 @@ async def test_what_is_due_before_any_routes_were_seen_waits_for_them(
         await broker.call("Append", request)
         (waiting,) = (await broker.call("ListDelayed", pb.ListDelayedRequest())).messages
     await nameserver.stop()
-    # Where the topics of the last time are written down.
+    # The file with the topics of the former run.
     (tmp_path / "config" / "topics.json").unlink()
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         reply = await broker.call("ListDelayed", pb.ListDelayedRequest())

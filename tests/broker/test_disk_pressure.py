@@ -1,4 +1,4 @@
-"""A broker on a full disk, with an offset service that says what groups have read, or without."""
+"""A broker on a full disk, with or without an offset service that reports the groups' progress."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -33,7 +33,7 @@ FULL: dict[str, Any] = {
 
 
 class Group:
-    """The calls of a consumer group, which reads queue 0 from its beginning."""
+    """Calls of a consumer group that reads queue 0 from its beginning."""
 
     def __init__(self, stub: Any, revision: int) -> None:
         self._stub = stub
@@ -100,7 +100,7 @@ async def test_files_go_as_far_as_every_group_has_read(
             await fill(broker, 1)
         assert refusal.value.retriable
         assert refusal.value.is_pressure
-        # Delayed and half messages are messages of clients as well.
+        # Delayed and half messages are messages of clients, too.
         for handling in (pb.DELAYED, pb.HALF):
             request = batch(TOPIC, 0, b"x")
             request.handling = handling

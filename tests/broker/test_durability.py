@@ -1,4 +1,5 @@
-"""flush = sync: nobody is told of a message, and nobody sees it, before it is on disk."""
+"""flush = sync: no client gets an acknowledgement or a message before the message is on the
+disk."""
 
 import asyncio
 import errno
@@ -57,7 +58,8 @@ async def test_appends_of_many_senders_share_one_sync(
         await first
         for each in rest:
             await each
-        # One for the first, one for all that came while it ran; a recovery point may add one.
+        # One for the first message, one for all that arrived while it ran; a recovery point may add
+        # one.
         assert len([path for path in disk.syncs if in_log(path)]) - syncs_before <= 3
 
 
@@ -88,7 +90,7 @@ async def test_a_failed_sync_ends_the_broker_and_nothing_is_acknowledged_any_mor
         call = broker.stub.AppendStream()
         for serial in range(5):
             await call.write(batch("T", 0, b"lost", request_id=serial))
-        # A call that its client leaves open is cut off if the broker's end takes too long.
+        # If the broker takes too long to stop, it breaks calls that clients leave open.
         await call.done_writing()
         unary = tasks.create_task(refused(broker))
         await broker.until(lambda seen: seen.messages_appended == 7)
@@ -132,7 +134,7 @@ async def test_an_append_that_waited_for_room_does_not_land_in_a_topic_deleted_m
         filling = tasks.create_task(broker.append("Other", 0, bytes(5000)))
         await broker.until(lambda seen: seen.messages_appended == 1)
         waiting = tasks.create_task(told_of_no_topic(broker))
-        # Answered behind it on the same connection: by now the append waits.
+        # Its reply comes after the append on the same connection: by now the append waits.
         await broker.describe()
         revision = await nameserver.delete_topic("T")
         await broker.until(lambda seen: seen.route_revision >= revision)

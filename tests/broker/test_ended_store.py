@@ -1,4 +1,4 @@
-"""A change of the routes that arrives when the store has ended."""
+"""A change of the routes that arrives after the store has ended."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Streams that come to a log's next leader before it answers."""
+"""Streams that arrive at a log's next leader before it serves clients."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Pulling with an SQL92 expression, through the wire."""
+"""Pull calls with an SQL92 expression."""
 
 import asyncio
 from collections.abc import Sequence
@@ -124,7 +124,7 @@ async def test_what_is_no_expression_is_refused_with_the_place(
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         with pytest.raises(errors.InvalidExpression, match=r"'price >> 9' .*at character 8"):
             await broker.pull("T", sql_expression="price >> 9")
-        # The longest and the longer one are refused in a sentence that fits the wire.
+        # The error texts of very long expressions fit into a reply.
         for text in ("€" * 4095 + "5", "é = '" + "€" * 5000):
             with pytest.raises(errors.InvalidExpression) as refusal:
                 await broker.pull("T", sql_expression=text)

@@ -1,5 +1,5 @@
-# ruff: noqa: ARG002 - fakes have the arguments of what they stand for
-"""Files of generations come in: whole and synced, bounded, and gone when nobody wants them."""
+# ruff: noqa: ARG002 - fakes have the arguments of the replaced functions
+"""Uploads of generation files: complete and synced, bounded, and deleted if they are abandoned."""
 
 import asyncio
 import hashlib
@@ -25,7 +25,7 @@ from support.waiting import DEADLINE_SECONDS
 
 
 class Watch:
-    """A clock that stands still."""
+    """A clock that does not advance by itself."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -42,12 +42,12 @@ class Watch:
 
 
 class SlowDisk(Disk):
-    """Writes wait until they are let on; a write to a closed file is noticed.
+    """Writes wait until the test releases them; a write to a closed file is recorded.
 
     Attributes:
-        held: set: writes wait.
-        writing: set while one does.
-        room_bytes: what is free, of twice as much.
+        held: if set, writes wait.
+        writing: set while a write waits.
+        room_bytes: free space of a disk of twice this size.
     """
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ async def pieces(*each: bytes) -> AsyncIterator[bytes]:
 
 
 class Sender:
-    """Sends pieces of a file when it is told to."""
+    """Sends pieces of a file when the test requests it."""
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -214,7 +214,7 @@ async def test_a_sender_that_goes_away_during_a_write_leaves_nothing_behind(
 async def test_nothing_is_added_to_an_upload_that_was_taken(
     tmp_path: Path, uploads: Uploads, disk: SlowDisk
 ) -> None:
-    """Whether a late task's file is about to begin, goes on, or is about to get its name."""
+    """A late task's file is about to begin, is in transfer, or is about to get its name."""
     going_on, ending = Sender(), Sender()
     async with asyncio.TaskGroup() as tasks:
         late = [

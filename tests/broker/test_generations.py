@@ -1,4 +1,4 @@
-"""Generations over the wire: described, handed over, published, read, and refused."""
+"""Calls for generations: describe, upload, publish, read, and refusals."""
 
 import asyncio
 import urllib.request
@@ -33,14 +33,14 @@ from support.waiting import DEADLINE_SECONDS
 
 
 async def latest(nameserver: BrokerRoutes, **attributes: str) -> None:
-    """A compacted topic with two queues."""
+    """Create a compacted topic with two queues."""
     await nameserver.create_topic(
         "Latest", {"broker-a": 2}, cleanup_policy="COMPACTION", **attributes
     )
 
 
 async def send(broker: RunningBroker, *pairs: str, queue_id: int = 0) -> None:
-    """Messages `key=value`; no value is a tombstone."""
+    """Send messages `key=value`; without a value, a tombstone."""
     for pair in pairs:
         key, _, value = pair.partition("=")
         await broker.append("Latest", queue_id, value.encode(), keys=key)
@@ -112,7 +112,7 @@ class LateClock(SystemClock):
 
 
 def compaction_metrics(port: int) -> dict[str, float]:
-    """The broker's metrics of compaction, without the prefix of their names."""
+    """Return the broker's metrics of compaction, without the prefix of their names."""
     url = f"http://127.0.0.1:{port}/metrics"
     with urllib.request.urlopen(url, timeout=DEADLINE_SECONDS) as page:
         lines = page.read().decode().splitlines()
@@ -219,7 +219,7 @@ async def test_a_generations_files_are_read_in_pieces(
 
 
 async def test_a_lost_answer_is_asked_for_again(tmp_path: Path, nameserver: BrokerRoutes) -> None:
-    """Also from another caller, meanwhile, and with the upload gone or there once more."""
+    """Also from another caller, while it runs, and with the upload deleted or uploaded again."""
     await latest(nameserver)
     async with running_broker(tmp_path / "store", [nameserver.address]) as broker:
         await send(broker, "a=1", "a=2")
@@ -349,7 +349,7 @@ async def test_an_upload_goes_on_when_its_broker_was_restarted(
 async def test_a_generation_that_lies_there_at_the_start_is_waited_for(
     tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:
-    """As after a kill between the generation's getting its number and its being in force."""
+    """As after a kill between the rename of the generation to its number and its use."""
     await latest(nameserver)
     store = tmp_path / "store"
     async with running_broker(store, [nameserver.address]) as broker:
@@ -471,7 +471,8 @@ async def found(broker: RunningBroker, key: str, **more: Any) -> list[bytes]:
 async def test_by_key_what_is_left_is_found_and_what_came_since(
     tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:
-    """What was superseded is not, although the log still has it; what is newer is, each version."""
+    """Superseded messages are not found, although the log still has them; newer ones are, in each
+    version."""
     await latest(nameserver)
     async with running_broker(tmp_path / "store", [nameserver.address]) as broker:
         await send(broker, "a=1", "a=2", "b=1", "a b=both")
@@ -545,7 +546,8 @@ async def test_a_disk_that_takes_no_file_is_told_of_and_appends_go_on(
 async def test_a_broker_that_stops_keeps_nobody_waiting_for_a_publication(
     tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:
-    """The log's end is not durable, so the generation waits. Who gives up takes nobody along."""
+    """The log's end is not durable, so the generation waits. If one caller cancels, the publication
+    continues for the others."""
     await latest(nameserver)
     async with running_broker(
         tmp_path / "store", [nameserver.address], flush="async", flush_interval_ms=60_000

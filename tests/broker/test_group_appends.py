@@ -1,4 +1,4 @@
-"""Messages of several streams that come in one turn of the loop: one write, each with its fate."""
+"""Messages of several streams in one loop iteration: one write, and a separate result for each."""
 
 import asyncio
 import errno
@@ -35,7 +35,7 @@ STORED = AppendResult((Run(0, 1, 0, 0, 0, b""),), None)
 
 
 class WritesSeen:
-    """An `append_group` that notes how many messages each write had."""
+    """An `append_group` that records the number of messages of each write."""
 
     def __init__(self) -> None:
         self.messages: list[int] = []
@@ -53,7 +53,7 @@ def one(count: int = 1) -> list[RoutedBatch]:
 
 
 class Found:
-    """The results of a message: now, or at the end of the loop iteration."""
+    """The results of a message: immediately, or at the end of the loop iteration."""
 
     def __init__(self, turn: GroupAppends, batches: Sequence[RoutedBatch], unanswered: int) -> None:
         self.waiting: asyncio.Future[AppendResults] = asyncio.get_running_loop().create_future()
@@ -72,14 +72,15 @@ async def test_a_message_alone_is_written_at_once_and_company_waits_for_the_end_
         turn.unanswered = 1
         assert Found(turn, one(), 1).now == [STORED]
     assert writes.messages == [1, 1, 1]
-    # Its own messages are no company; another stream's are.
+    # Further messages of its own stream start no group; those of another stream do.
     turn.unanswered = 3
     assert Found(turn, one(), 3).now == [STORED]
     found = [Found(turn, one(2), 1) for _ in range(4)]
     assert writes.messages == [1] * 4
     assert [await each.later() for each in found] == [[STORED] * 2] * 4
     assert writes.messages == [1, 1, 1, 1, 4]
-    # There was company a moment ago: the first one waits as well, finds none, and is the last.
+    # There was a group a moment ago: the first message waits too; no other message arrives, so the
+    # next one does not wait.
     turn.unanswered = 1
     first = Found(turn, one(), 1)
     assert first.now is None
@@ -120,7 +121,7 @@ async def test_large_messages_do_not_wait_for_further_ones() -> None:
 
 
 def gathering(monkeypatch: pytest.MonkeyPatch, count: int) -> list[GroupAppends]:
-    """Have so many messages, of whatever streams, be what comes in one turn; returns where."""
+    """Make each group consist of this number of messages of any streams; return the groups."""
     made: list[GroupAppends] = []
 
     class Gathering(GroupAppends):
@@ -144,7 +145,7 @@ def gathering(monkeypatch: pytest.MonkeyPatch, count: int) -> list[GroupAppends]
 
 
 async def each_on_its_stream(broker: RunningBroker, *messages: Any) -> list[list[Any]]:
-    """First queue offset, or the error, of each message's batches."""
+    """Return first queue offset, or the error, of each message's batches."""
 
     async def told(message: Any) -> list[Any]:
         call = broker.stub.AppendStream()
@@ -238,7 +239,7 @@ async def test_a_repeat_that_comes_in_the_same_turn_is_stored_once(
 async def test_batches_of_one_idempotent_producer_in_one_group_are_stored_in_their_order(
     tmp_path: Path, nameserver: BrokerRoutes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By one message and by two: the second batch follows the first, and a repeat is known."""
+    """In one message and in two: the second batch follows the first, and a repeat is recognised."""
     gathering(monkeypatch, 3)
     await nameserver.create_topic("T", {"broker-a": 2})
     async with running_broker(tmp_path, [nameserver.address]) as broker:
@@ -297,7 +298,7 @@ async def test_a_failed_sync_refuses_each_batch_of_its_group(
 async def test_a_sender_that_goes_away_takes_no_other_one_of_its_turn_along(
     tmp_path: Path, nameserver: BrokerRoutes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The loop, which makes short syncs itself, would wait for the disk that the test holds.
+    # The event loop, which runs short syncs itself, would wait for the disk that the test holds.
     monkeypatch.setattr("rockoon_broker.broker.INLINE_BYTES_MAX", 0)
     turns = gathering(monkeypatch, 2)
     await nameserver.create_topic("T", {"broker-a": 1})
@@ -325,14 +326,15 @@ async def test_what_is_sent_without_waiting_is_placed_and_answered_in_its_order(
     async with running_broker(tmp_path, [nameserver.address], flush=flush) as broker:
 
         async def told(name: str) -> list[str]:
-            """Send as fast as can be; every third message is refused, for it is placed alone."""
+            """Send without a pause; every third message is refused, because it is appended
+            alone."""
             call, replies = broker.stub.AppendStream(), list[Any]()
             for number in range(60):
                 message = batch("T", 0 if number % 3 else 9, f"{name}{number}".encode())
                 message.request_id = number + 1
                 await call.write(message)
                 if number % 20 == 19:
-                    # The next one finds nobody unanswered.
+                    # When the next message arrives, no message lacks a reply.
                     replies += [await call.read() for _ in range(20)]
             assert [each.request_id for each in replies] == [n + 1 for n in range(60)]
             assert [each.HasField("error") for each in replies] == [n % 3 == 0 for n in range(60)]

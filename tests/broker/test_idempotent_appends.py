@@ -1,4 +1,4 @@
-"""Idempotent producers on the wire: their batches are stored once, whatever is repeated."""
+"""Batches of idempotent producers are stored once, also if requests are repeated."""
 
 import asyncio
 import logging
@@ -36,7 +36,7 @@ def numbered(
     producer: int = PRODUCER,
     ago_ms: int = 0,
 ) -> pb.AppendRequest:
-    """A request of an idempotent producer."""
+    """Return a request of an idempotent producer."""
     sections = encode_sequences(producer, first, len(bodies)).tolist()
     properties = [b"TAGS\x01TagA\x02" + section for section in sections]
     frames, lengths = encode_batch(
@@ -91,7 +91,7 @@ async def test_every_producer_counts_for_every_queue(
 async def test_what_cannot_be_stored_once_is_refused(
     tmp_path: Path, nameservers: Sequence[str]
 ) -> None:
-    """(request, error, what it says)"""
+    """(request, error, text of the error)"""
     plain = batch("T", 0, b"x", b"y")
     plain.producer_id = PRODUCER
     misnumbered = numbered(0, b"x", b"y")
@@ -195,8 +195,8 @@ async def test_after_a_restart_repeats_are_still_known(
 async def test_a_store_put_back_does_not_know_what_came_after_even_when_it_has_grown_since(
     tmp_path: Path, nameservers: Sequence[str]
 ) -> None:
-    """The log is an older one, config/ is not; and the next start is killed before it is written
-    anew."""
+    """The log is an older one, and config/ is not. The next start is killed before it writes
+    config/ again."""
     put_back, killed = tmp_path / "put back", tmp_path / "killed"
     async with running_broker(tmp_path / "old", nameservers) as broker:
         await broker.append("T", 0, b"x")
@@ -215,7 +215,7 @@ async def test_a_store_put_back_does_not_know_what_came_after_even_when_it_has_g
 async def test_of_a_batch_that_a_crash_has_torn_only_the_rest_is_stored(
     tmp_path: Path, nameservers: Sequence[str]
 ) -> None:
-    """A copy of the store, taken while it runs, is what a kill leaves; its tail is then cut."""
+    """A copy of the running store is the state after a kill; its tail is then cut."""
     request = numbered(1, b"b", b"c", b"d", b"e")
     sizes = [int.from_bytes(request.record_lengths[at : at + 4], "little") for at in (0, 4, 8, 12)]
     async with running_broker(tmp_path / "killed", nameservers) as broker:
@@ -244,7 +244,7 @@ async def test_of_a_batch_that_a_crash_has_torn_only_the_rest_is_stored(
 
 
 def tear(path: Path, position: int) -> None:
-    """Leave zeros behind a position, as a crash does that came while it was written."""
+    """Write zeros after a position, as a crash during a write leaves them."""
     with path.open("r+b") as file:
         size = file.seek(0, 2)
         file.truncate(position)

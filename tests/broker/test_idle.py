@@ -1,4 +1,4 @@
-"""An idle broker sleeps: it is woken by what arrives, and by what is due."""
+"""An idle broker sleeps until messages arrive or timers are due."""
 
 import asyncio
 from pathlib import Path
@@ -11,12 +11,12 @@ from support.waiting import DEADLINE_SECONDS
 
 WINDOW_SECONDS = 0.3
 WINDOWS = 2
-# In a window, for what is looked at once a second or less. One tick of the store takes more.
+# Calls in a window, for work that runs once a second or less. One tick of the store needs more.
 CALLS_MAX = 25
 
 
 async def broker_calls(counter: CallCounter) -> dict[str, int]:
-    """How often the broker's functions are called in a window."""
+    """Return the number of calls of the broker's functions in a window."""
     counter.start()
     await asyncio.sleep(WINDOW_SECONDS)
     counter.stop()
@@ -38,11 +38,11 @@ async def test_a_broker_whose_readers_wait_hardly_does_anything(
         waiting = tasks.create_task(broker.call("Pull", request), name="pull")
         counter, quiet = CallCounter(), 0
         async with asyncio.timeout(DEADLINE_SECONDS):
-            # First what was appended is put in order: recovery point, index, snapshots.
+            # First the work after the appends: recovery point, index, snapshots.
             while quiet < WINDOWS:
                 calls = await broker_calls(counter)
                 quiet = quiet + 1 if sum(calls.values()) <= CALLS_MAX else 0
         assert not waiting.done()
-        # And all of it is awake at once.
+        # All readers wake immediately.
         await broker.append("T", 0, b"two")
         assert (await waiting).next_offset == 2

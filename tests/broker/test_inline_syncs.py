@@ -1,4 +1,4 @@
-"""flush = sync, on a disk whose syncs are short: the loop syncs small appends itself."""
+"""flush = sync, on a disk with short syncs: the event loop itself syncs small appends."""
 
 import asyncio
 import errno
@@ -18,7 +18,7 @@ from support.store_directory import FailingDisk, in_log
 
 
 class WatchedDisk(FailingDisk):
-    """Notes in which thread the CommitLog is synced."""
+    """Records the thread of each sync of the CommitLog."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class WatchedDisk(FailingDisk):
 
 @pytest.fixture(autouse=True)
 def every_sync_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disks of test machines are as busy as they are."""
+    """Count each sync as short: the disk of a test machine may be busy."""
     monkeypatch.setattr(syncer, "SHORT_SECONDS_MAX", math.inf)
     monkeypatch.setattr(syncer, "IN_A_ROW", 0)
 
@@ -55,7 +55,7 @@ async def test_small_appends_are_synced_before_they_are_answered_and_large_ones_
         await broker.append("T", 0, bytes(INLINE_BYTES_MAX))
         assert disk.threads.count(own) == before
         assert set(disk.threads) - {own}, "the Syncer's"
-        # On a stream, and some at a time.
+        # On a stream, and several at a time.
         call = broker.stub.AppendStream()
         for number in range(50):
             await call.write(batch("T", 0, b"x", request_id=number))
@@ -96,7 +96,7 @@ async def test_a_sync_that_fails_in_the_loop_ends_the_broker_and_acknowledges_no
 async def test_appends_and_recovery_points_share_the_log_without_losing_a_sync(
     tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:
-    """Both threads sync; every answer is of a durable message."""
+    """Both threads sync; every acknowledged message is durable."""
     await nameserver.create_topic("T", {"broker-a": 4})
     async with (
         running_broker(tmp_path, [nameserver.address]) as broker,

@@ -1,4 +1,4 @@
-"""A broker that is told to stop while it recovers its store ends at once and loses nothing."""
+"""A broker that is stopped while it recovers its store ends at once and loses nothing."""
 
 import asyncio
 import threading
@@ -14,12 +14,13 @@ from support.store_directory import crashed_copy
 
 SECONDS_MAX = 20
 MESSAGES = 40
-# Small, so that recovery goes through several of them.
+# Small files, so that recovery reads several of them.
 FILES = {"commit_log_file_bytes": 4096, "consume_queue_file_entries": 10}
 
 
 class AskingDisk(Disk):
-    """Asks the broker to stop at one of a start's reads, and lets that go on when it has heard."""
+    """Requests the broker's stop at one of a start's reads; the read continues after the
+    request."""
 
     def __init__(self, read: int, ask: Callable[[], None]) -> None:
         self._left = read
@@ -32,7 +33,7 @@ class AskingDisk(Disk):
         self._heard.set()
 
     def pread(self, fd: int, count: int, position: int) -> bytes:
-        # The loop's own thread cannot wait for what the loop does.
+        # The event loop's own thread cannot wait for the loop.
         if threading.current_thread() is not self._loop_thread:
             self._left -= 1
             if self._left == 0:
@@ -42,7 +43,7 @@ class AskingDisk(Disk):
 
 
 async def start_stopped_at_read(root: Path, nameserver: BrokerRoutes, read: int) -> bool:
-    """Start a broker and have it stop at the n-th read; False when it had started before."""
+    """Start a broker and stop it at the n-th read; return False if it had started before."""
     stop, loop = Stop(), asyncio.get_running_loop()
     disk = AskingDisk(read, lambda: loop.call_soon_threadsafe(stop.request, "the test asks"))
     served = []
@@ -72,7 +73,7 @@ async def test_a_start_that_is_interrupted_anywhere_is_only_begun_again(
     while await start_stopped_at_read(store, nameserver, len(aborted) + 1):
         assert nameserver.nodes == {}
         aborted.append((store / "abort").exists())
-    # Who starts after one that ended in the middle has to know.
+    # The start after an interrupted start must know it.
     assert aborted[0]
     assert len(aborted) > 3
     async with running_broker(store, [nameserver.address], **FILES) as broker:

@@ -29,7 +29,7 @@ from support.kernels import BOTH, using
 
 
 async def told(broker: RunningBroker, *messages: Any) -> list[list[object]]:
-    """What a stream says of each message's batches: first queue offset, or the error."""
+    """Return the replies to each message's batches: first queue offset, or the error."""
     call = broker.stub.AppendStream()
     answers = []
     for message in messages:
@@ -198,7 +198,7 @@ async def test_idempotent_delayed_and_compacted_batches_go_along(
 async def test_one_sync_and_one_write_serve_a_message_of_known_queues(
     tmp_path: Path, nameserver: BrokerRoutes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The loop, which makes short syncs itself, would wait for the disk that the test holds.
+    # The event loop, which runs short syncs itself, would wait for the disk that the test holds.
     monkeypatch.setattr("rockoon_broker.broker.INLINE_BYTES_MAX", 0)
     await nameserver.create_topic("T", {"broker-a": 50})
     disk = HoldingDisk()
@@ -241,7 +241,7 @@ async def test_large_batches_are_stored_as_small_ones(
         large = batch("T", 0, *long)
         assert len(large.frames) > 4 * LARGE_BYTES
         message = joint(large, batch("T", 1, b"small"), batch("T", 2, *many))
-        # The second time each queue has two, which are placed alone; then one of them is torn.
+        # The second time each queue has two, which are appended alone; then one of them is torn.
         twice = joint(large, large, batch("T", 1, b"small"))
         torn = batch("T", 0, *long)
         torn.frames = torn.frames[:-30] + b"X" + torn.frames[-29:]
@@ -277,7 +277,7 @@ async def test_batches_are_as_large_as_the_bounds_and_no_larger_alone_and_with_o
 
 
 class FailsBehindWrite:
-    """A way into a log that fails when all is written."""
+    """Fails after the whole group is written."""
 
     def __init__(self) -> None:
         self.alone_count = 0

@@ -1,4 +1,4 @@
-"""QueryMessages: messages by key and by unique id, and what a query says of its own limits."""
+"""QueryMessages: messages by key and by unique id, and the limits that a reply reports."""
 
 import asyncio
 import shutil
@@ -26,7 +26,7 @@ from support.store_directory import FailingDisk, healthy, no_space_in
 async def send(
     broker: RunningBroker, topic: str, messages: Sequence[tuple[bytes, bytes]], queue_id: int = 0
 ) -> Any:
-    """Append (body, properties) pairs; returns where they went."""
+    """Append (body, properties) pairs; return their positions."""
     frames, lengths = encode_batch(
         topic.encode(),
         queue_id,
@@ -66,7 +66,7 @@ async def test_what_was_just_sent_is_found_newest_first(
         assert await found(broker, "eu") == [b"3", b"1"]
         assert await found(broker, "order-2") == [b"4"]
         assert await found(broker, unique, kind=pb.UNIQUE_ID) == [b"1"]
-        # A key is no unique id, nor the other way round.
+        # A key is no unique id, and a unique id is no key.
         assert await found(broker, unique) == []
         assert await found(broker, "eu", kind=pb.UNIQUE_ID) == []
         assert await found(broker, "nobody") == []
@@ -83,7 +83,7 @@ async def test_keys_of_the_same_hash_are_told_apart(
 ) -> None:
     await nameserver.create_topic("T", {"broker-a": 1})
     async with running_broker(tmp_path, [nameserver.address]) as broker:
-        # "Aa" and "BB" have the same Java hash, and so has everything that ends in them.
+        # "Aa" and "BB" have the same Java hash, and so do all strings that end with them.
         await send(broker, "T", [(b"Aa", keyed("idAa", "kAa")), (b"BB", keyed("idBB", "kBB"))])
         assert await found(broker, "kAa") == [b"Aa"]
         assert await found(broker, "kBB") == [b"BB"]
@@ -273,7 +273,7 @@ async def test_many_ask_while_many_send(tmp_path: Path, nameserver: BrokerRoutes
 async def test_the_checkpoint_says_how_far_full_index_files_reach(
     tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:
-    """RocketMQ deletes, after a crash, every index file that ends later than this."""
+    """After a crash RocketMQ deletes every index file that ends later than this."""
     await nameserver.create_topic("T", {"broker-a": 1})
     small = {"index_slots": 10, "index_units": 10}
     async with running_broker(tmp_path, [nameserver.address], **small) as broker:
@@ -346,7 +346,7 @@ async def test_a_log_that_begins_with_many_messages_without_keys_is_no_lost_inde
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """More than what is looked through before anything is said; nor is it a reason for haste."""
+    """More messages than the index reads before it reports progress, and no reason to hurry."""
     behind: list[int] = []
     real_pause = follower.pause_seconds
 

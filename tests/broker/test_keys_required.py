@@ -1,4 +1,4 @@
-"""A compacted topic takes no message without a key, however it comes."""
+"""A compacted topic accepts no message without a key, in any kind of append."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ async def refused(broker: RunningBroker, request: pb.AppendRequest) -> errors.Ke
 
 
 def set_aside(topic: str, properties: Sequence[str], handling: pb.Handling) -> pb.AppendRequest:
-    """A batch of delayed or half messages."""
+    """Return a batch of delayed or half messages."""
     frames, lengths = encode_batch(
         topic.encode(),
         0,

@@ -1,4 +1,5 @@
-"""Append requests whose records are not copied, beside what protobuf makes of the same bytes."""
+"""Append requests whose records are not copied, compared with protobuf's result for the same
+bytes."""
 
 import gc
 import time
@@ -42,7 +43,7 @@ joint = st.builds(
     requests,
     st.lists(requests, max_size=4),
 )
-# What other writers may send: fields twice, of another kind, unknown ones, depth, and no message.
+# Messages of other encoders: repeated fields, other kinds, unknown fields, nesting, invalid bytes.
 pieces = st.one_of(
     requests.map(AppendRequest.SerializeToString),
     st.builds(
@@ -61,7 +62,7 @@ pieces = st.one_of(
 
 
 def plain(request: Any) -> object:
-    """What somebody reads in a request."""
+    """Return the fields of a request that the broker uses."""
     return [getattr(request, name) for name in _NAMES], [plain(each) for each in request.more]
 
 
@@ -140,8 +141,8 @@ _LARGE = bytes_tag(AppendRequest.FRAMES_FIELD_NUMBER) + varint(_MIBS) + bytes(_M
     ],
 )
 def test_a_large_message_of_very_many_things_is_refused_at_once(message: bytes) -> None:
-    """The library takes all of these, and makes gigabytes of 64 MiB."""
-    # Else what the test before has left is collected within it.
+    """protobuf accepts all of these, and needs gigabytes of memory for 64 MiB."""
+    # Otherwise the garbage of the previous test is collected within this one.
     gc.disable()
     try:
         begun = time.thread_time()

@@ -1,4 +1,4 @@
-"""A broker's start and end: what it answers meanwhile, and what stops it from starting."""
+"""A broker's start and end: replies in the meantime, and reasons that stop its start."""
 
 import asyncio
 import socket
@@ -56,7 +56,7 @@ async def test_a_broker_that_recovers_is_not_ready_and_says_so(
         pass
     disk = HoldingDisk(held=True, everything=True)
     address = f"127.0.0.1:{choose_port()}"
-    # Who watches its health, and never hangs up, does not hold up its end.
+    # A client that watches its health and never ends the call does not delay its end.
     settings = {"listen": address, "drain_seconds_max": 60.0}
     async with asyncio.TaskGroup() as tasks:
 
@@ -95,7 +95,7 @@ async def refused_stream(broker: RunningBroker) -> AsyncIterator[str]:
 async def test_a_stop_answers_who_waits_and_finishes_what_was_taken(
     tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:
-    """Stopping takes what the disk takes, and not the time that readers were ready to wait."""
+    """A stop needs the time of the disk, and not the time for which readers were ready to wait."""
     await nameserver.create_topic("T", {"broker-a": 1})
     disk = HoldingDisk()
     async with (
@@ -140,7 +140,8 @@ async def test_a_broker_tells_what_its_cluster_has_to_have_in_common_with_it(
 async def test_a_nameserver_that_cannot_tell_yet_whose_it_is_gets_no_foreign_store(
     tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:
-    """One that has just started takes every node: it does not know its cluster's identity."""
+    """A broker that has just started accepts every node: it does not know its cluster's
+    identity."""
     nameserver.cluster_id = 0x1234
     async with running_broker(tmp_path, [nameserver.address]):
         await eventually(lambda: nameserver.registrations)
@@ -159,7 +160,8 @@ async def test_a_nameserver_that_cannot_tell_yet_whose_it_is_gets_no_foreign_sto
 async def test_who_has_not_heard_yet_that_a_broker_leaves_is_served(
     tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:
-    """It is not ready and out of the routes first; what comes until they are known is taken."""
+    """First it is not ready and leaves the routes; until clients know, it accepts their
+    messages."""
     await nameserver.create_topic("T", {"broker-a": 1})
     async with running_broker(
         tmp_path, [nameserver.address], quiet_seconds=4.0, drain_seconds_max=60.0
@@ -172,7 +174,7 @@ async def test_who_has_not_heard_yet_that_a_broker_leaves_is_served(
         alive = await health.Check(health_pb2.HealthCheckRequest(service=LIVENESS))
         assert alive.status == SERVING
         assert (await broker.append("T", 0, b"late")).first_queue_offset == 1
-        # One that would wait is told to come again.
+        # A pull that would wait is asked to come again.
         found = await broker.pull("T", offset=2, wait_ms=30_000)
         assert found.status == pb.OFFSET_OVERFLOW_ONE
     async with running_broker(tmp_path, [nameserver.address]) as broker:
@@ -237,7 +239,7 @@ async def test_an_idle_stream_does_not_hold_up_a_stop(
 async def test_a_broker_that_stops_writes_down_how_far_it_followed_the_routes(
     tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:
-    """A start without a nameserver knows then which route revisions it need not wait for."""
+    """A start without a nameserver then knows the route revisions for which it need not wait."""
     await nameserver.create_topic("T", {"broker-a": 1})
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         await broker.append("T", 0, b"x")
@@ -249,7 +251,7 @@ async def test_a_broker_that_stops_writes_down_how_far_it_followed_the_routes(
 async def test_a_log_of_another_file_size_is_refused(
     tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:
-    # Of a single file with another size nobody can say that the setting is what is wrong.
+    # If a single file has another size, the setting need not be the cause.
     await nameserver.create_topic("T", {"broker-a": 1})
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         await broker.append("T", 0, b"x")
@@ -273,7 +275,7 @@ async def test_a_damaged_topics_file_is_refused(tmp_path: Path, nameserver: Brok
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "topics.json").write_text("{")
     await refused(tmp_path, nameserver, "topics.json cannot be read")
-    # It was refused for what is in the file alone, and the store is free again.
+    # The start was refused because of the file only, and the store is free again.
     (tmp_path / "config" / "topics.json").unlink()
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         await broker.describe()

@@ -1,4 +1,4 @@
-"""A running broker and other settings: each part uses the new values."""
+"""A running broker whose settings change: each part uses the new values."""
 
 import operator
 from collections.abc import AsyncIterator, Callable
@@ -18,9 +18,9 @@ from rockoon_runtime.live_settings import live_names
 from rockoon_runtime.telemetry.telemetry import TelemetrySettings
 from support.broker import settings_of
 
-# Applied by Frontend, which tests/cluster/test_live_settings.py covers.
+# Applied by Frontend; tests/cluster/test_live_settings.py tests it.
 OF_EVERY_SERVICE = {*live_names(ConnectionSettings), *live_names(TelemetrySettings)}
-# The first is read at each use; tests/cluster/test_drain.py covers the other.
+# The first is read at each use; tests/cluster/test_drain.py tests the other.
 OTHERS = {"copy_away_seconds_max", "drained"}
 # New value of each other live setting, and the part that uses it.
 USED: dict[str, tuple[Any, str]] = {

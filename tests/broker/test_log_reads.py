@@ -1,4 +1,4 @@
-"""ReadLog: the log of a broker in stretches that may be cut anywhere."""
+"""ReadLog: the log of a broker in ranges that may begin and end anywhere."""
 
 import random
 from pathlib import Path
@@ -27,7 +27,7 @@ async def read(broker: RunningBroker, start: int, end: int = 1 << 40, **more: An
 async def stretch(
     broker: RunningBroker, start: int, end: int, *, at_record: bool = False, max_bytes: int = 0
 ) -> tuple[list[bytes], list[tuple[int, int]]]:
-    """Bodies of the records that start within, and the damaged places met."""
+    """Return bodies of the records that start in a range, and the damaged positions in it."""
     bodies: list[bytes] = []
     damages: list[tuple[int, int]] = []
     damaged_from = None
@@ -86,7 +86,7 @@ async def test_a_long_search_is_done_in_pieces(
         reply = await read(broker, 5)
         assert (reply.next_offset, reply.next_at_record, reply.skipped_bytes) == (1005, False, 1000)
         assert (reply.first_offset, reply.frames) == (1005, b"")
-        # Its head lies across the place where the search stops.
+        # Its header begins before the end of the searched range, and ends after it.
         reply = await read(broker, second - 999)
         assert (reply.first_offset, bodies_of(reply)) == (second, [b"second"])
         assert reply.next_offset == reply.visible_end
@@ -127,7 +127,7 @@ async def test_damage_is_told_with_its_place(tmp_path: Path, nameserver: BrokerR
         bodies, damages = await stretch(broker, 0, end, at_record=True)
         assert [int(body.rstrip(b"\0")) for body in bodies] == [0, 1, 2, 5, 6, 7, 8]
         assert damages == [(places[3], places[5])]
-        # Whoever begins behind it finds the next record.
+        # A reader that begins after it finds the next record.
         bodies, damages = await stretch(broker, places[4] + 1, end)
         assert len(bodies) == 4
         assert not damages
@@ -188,7 +188,7 @@ async def test_whoever_asks_gets_deleted_topics_too_and_where_they_end(
         ]
         kept = await read(broker, 0, at_record=True)
         assert b"gone" not in bodies_of(kept)
-        # Neighbours in the log, so a reply ends where a file does.
+        # Neighbours in the log, so a reply ends at the end of a file.
         every = await read(broker, 0, at_record=True, with_deleted_topics=True)
         assert bodies_of(every)[1::2] == [b"gone"] * (len(bodies_of(every)) // 2)
         assert every.next_offset == FILE_BYTES

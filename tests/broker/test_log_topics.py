@@ -1,4 +1,4 @@
-"""What a log with copies has to say of topics, and what its next leader makes of it."""
+"""Topics in a log with copies, and their use by the next leader."""
 
 from rockoon_broker.topics.served_topics import (
     as_log_topics,
@@ -29,7 +29,7 @@ def routes(
 
 
 def said(known: LogTopics, own: TopicTable, change: RouteChange) -> TopicChange | None:
-    """What a leader says that has seen no routes yet."""
+    """Return the topics of a leader that has seen no routes yet."""
     return change_of(known, plan(table_in_log(own, known), change))
 
 
@@ -53,7 +53,7 @@ def test_the_log_is_believed_and_not_what_this_copy_wrote_when_it_led_last() -> 
     assert said(known, own, now) is None
     assert served_before_routes(own, known).topics == {}
     assert table_in_log(own, known).topics == {"A": topic("A", 9)}
-    # Who never led knows no queues.
+    # A copy that never led knows no queues.
     assert table_in_log(TopicTable(), known).topics == {"A": topic("A", 9, queues=0)}
 
 
@@ -77,7 +77,7 @@ def test_another_etcd_s_deletions_prove_nothing() -> None:
 
 
 def test_a_topic_whose_queues_are_elsewhere_now_stays_known() -> None:
-    """Deleted later, its messages here have to go."""
+    """The topic is deleted later, so its messages here must be deleted."""
     known = LogTopics(5, ETCD, {"A": 3})
     assert said(known, written(5, topic("A", 3)), routes(9, topic("A", 3, queues=0))) is None
 

@@ -1,4 +1,4 @@
-"""Who waits for which queue, and what a waiting pull makes of what it finds."""
+"""Waiting pulls: their queues, and their replies when messages arrive."""
 
 import pytest
 

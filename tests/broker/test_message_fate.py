@@ -1,4 +1,4 @@
-"""What QueueStatus says of the message at an offset: when it was stored, when it can be lost."""
+"""QueueStatus of the message at an offset: its store time, and the time at which it can be lost."""
 
 from pathlib import Path
 

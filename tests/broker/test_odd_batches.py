@@ -1,4 +1,4 @@
-"""Batches of any bytes: each has an answer of its own, and so has what is behind it."""
+"""Batches of random bytes: each gets its own reply, and so does the batch after it."""
 
 import random
 import struct
@@ -33,13 +33,13 @@ PROPERTIES = [
 
 
 def odd_batch(randomness: random.Random) -> Any:
-    """A batch of one of the three kinds, with some bytes changed in most cases."""
+    """Return a batch of one of the three kinds, with some bytes changed in most cases."""
     bodies = [b"body %d" % number for number in range(randomness.randint(1, 3))]
     request = half(*bodies, topic="T", **randomness.choice(PROPERTIES))
     request.handling = randomness.choice([pb.ORDINARY, pb.DELAYED, pb.HALF])
     frames, lengths = bytearray(request.frames), bytearray(request.record_lengths)
     for _ in range(randomness.choice([0, 1, 1, 2, 8])):
-        # Mostly where the sizes and flags are.
+        # Mostly the bytes of sizes and flags.
         where = randomness.choice([8, 40, 96, len(frames)])
         at = randomness.randrange(min(where, len(frames)))
         frames[at] = randomness.randrange(256)
@@ -71,7 +71,7 @@ async def test_whatever_a_batch_holds_its_stream_goes_on(
             assert reply.error.code != Error.INTERNAL, (reply.error.message, request)
         await stream.write(batch("T", 0, b"good", request_id=BATCHES))
         assert (await stream.read()).HasField("appended")
-    # What was taken is there after a start; a delayed message may come behind it.
+    # Accepted messages exist after a start; a delayed message may follow.
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         assert b"good" in await broker.bodies("T")
 

@@ -1,4 +1,4 @@
-"""Every call of a broker, with anything that a caller may send."""
+"""Every call of a broker, with arbitrary requests."""
 
 from pathlib import Path
 

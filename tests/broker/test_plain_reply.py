@@ -1,4 +1,4 @@
-"""Answers of which only the bytes are made say the same as protobuf's."""
+"""Replies that are built as bytes equal those of protobuf."""
 
 import random
 
@@ -15,7 +15,7 @@ def test_an_answer_says_where_its_batches_are_and_nothing_of_the_one_before(choi
     rng = random.Random(1)
 
     def number() -> int:
-        # Zeros are left out of a message; a number takes one to nine bytes.
+        # Zeros are left out of a message; a number has one to nine bytes.
         return rng.choice([0, 1, 300, 1 << 40, rng.getrandbits(rng.randrange(1, 64))])
 
     def run() -> Run:

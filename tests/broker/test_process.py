@@ -1,4 +1,4 @@
-"""The broker as a process: killed, told to stop, started on what it cannot use."""
+"""The broker as a process: killed, stopped, and started on unusable stores."""
 
 import asyncio
 import contextlib
@@ -38,7 +38,7 @@ class Process:
         self._process = process
 
     async def wait_ready(self) -> str:
-        """Its address, once it serves."""
+        """Return its address, once it serves."""
         assert self._process.stdout is not None
         async with asyncio.timeout(DEADLINE_SECONDS):
             line = await self._process.stdout.readline()
@@ -49,7 +49,7 @@ class Process:
         self._process.send_signal(number)
 
     async def end(self) -> tuple[int, str]:
-        """Exit status and what it wrote to standard error."""
+        """Return exit status and standard error."""
         assert self._process.stderr is not None
         async with asyncio.timeout(DEADLINE_SECONDS):
             text = (await self._process.stderr.read()).decode()
@@ -89,12 +89,12 @@ async def calls_to(address: str) -> AsyncIterator[RunningBroker]:
 
 
 def numbered(queue_id: int, serial: int) -> list[bytes]:
-    """The bodies of a queue's batch: ten lines that say where they belong."""
+    """Return the bodies of a queue's batch: ten lines that name their queue and number."""
     return [b"queue %d batch %d line %d" % (queue_id, serial, line) for line in range(10)]
 
 
 async def send_until_acknowledged(broker: RunningBroker, batches: int) -> list[int]:
-    """Keep 40 batches in flight; returns how many of each queue's were acknowledged."""
+    """Keep 40 batches in flight; return the number of acknowledged batches of each queue."""
     call = broker.stub.AppendStream()
     acknowledged = [0] * QUEUES
     for turn in range(batches + 40):
@@ -114,7 +114,7 @@ async def send_until_acknowledged(broker: RunningBroker, batches: int) -> list[i
 async def test_a_kill_during_load_loses_nothing_that_was_acknowledged(
     tmp_path: Path, nameserver: BrokerRoutes, flush: str, seed: int
 ) -> None:
-    """With `async` too: the process dies, the system and its page cache do not."""
+    """With `async` too: the process dies, but the system and its page cache do not."""
     randomness = random.Random(seed)
     await nameserver.create_topic("T", {"broker-a": QUEUES})
     acknowledged = [0] * QUEUES
@@ -163,7 +163,7 @@ async def test_a_broker_that_was_stopped_for_longer_than_its_lease_acknowledges_
             stream = broker.stub.AppendStream()
             await stream.write(batch("T", 0, b"before"))
             assert (await stream.read()).HasField("appended")
-            # From now on it hears nothing: neither that it may go on nor that it may not.
+            # From now on it gets no reply: neither that its lease is valid nor that it is not.
             nameserver.registering.clear()
             paused.signal(signal.SIGSTOP)
             nameserver.refuse_register = NodeNameTaken(name="broker-a", address="there:1")
@@ -188,7 +188,7 @@ async def refused(call: Awaitable[Any]) -> None:
 
 
 async def appended_or_none(broker: RunningBroker) -> Any:
-    """It may be unsure for a moment, where the machine is slow."""
+    """On a slow machine it may be unsure for a moment."""
     try:
         return await broker.append("T", 0, b"early")
     except NotReady:
@@ -212,7 +212,7 @@ async def test_connections_that_nobody_uses_leave_a_broker_its_files(
                 host, _, port = address.rpartition(":")
                 for _ in range(2000):
                     stack.enter_context(socket.create_connection((host, int(port))))
-                # Each queue is a file of its own.
+                # Each queue is a separate file.
                 revision = await nameserver.create_topic("U", {"broker-a": 100})
                 for queue_id in range(100):
                     await broker.append("U", queue_id, b"x", route_revision=revision)

@@ -1,4 +1,4 @@
-"""One stream for the queues of a reader: credit, ends of one queue, and what ends all of them."""
+"""One stream for the queues of a reader: credit, ends of one queue, and ends of the stream."""
 
 import asyncio
 import random
@@ -107,7 +107,7 @@ async def test_an_answer_and_the_message_for_a_reader_of_one_connection_are_one_
         await reader.answer()
         call = broker.stub.AppendStream()
         for serial in range(3):
-            # Before the first one nobody waits yet.
+            # Before the first message no reader waits.
             writes.clear()
             body = b"%d" % serial
             await call.write(batch("T", 0, body, request_id=serial))
@@ -164,7 +164,7 @@ async def test_credit_bounds_what_comes_of_a_queue_and_holds_no_other_one(
         assert [len(await reader.bodies(slow)) for _ in range(3)] == [10, 10, 5]
         quick = await reader.subscribe("T", 1, max_messages=50)
         assert [len(await reader.bodies(quick)) for _ in range(2)] == [50, 50]
-        # Whatever comes: nothing before there is more credit, and then from where it was.
+        # No answer before there is more credit, and then from the former offset.
         await broker.append("T", 0, b"100")
         await broker.append("T", 1, b"100")
         assert await reader.bodies(quick) == [b"100"]
@@ -188,7 +188,7 @@ async def test_credit_in_bytes_lets_the_first_message_pass(
         await reader.give(number, 0, 100)
         other = await reader.subscribe("T", 1)
         assert (await reader.answer()).subscription_id == other
-        # What was beyond the credit is owed.
+        # Messages beyond the credit are owed.
         await reader.give(number, 0, len(huge) + 1000)
         assert await reader.bodies(number) == [b"small"]
 
@@ -337,7 +337,7 @@ async def test_a_reader_that_vanishes_leaves_nothing_behind(
         async with reading(broker.stub) as reader:
             await broker.append("T", 0, *[b"x" * 1000] * 1000)
             for queue_id in (0, 1):
-                # What comes of the first one nobody takes.
+                # No reader reads the answers of the first stream.
                 await reader.subscribe("T", queue_id)
             await broker.until(lambda seen: seen.pull_subscriptions == 2)
         await broker.until(lambda seen: seen.pull_subscriptions == 0)
@@ -397,7 +397,7 @@ async def test_a_leader_that_was_deposed_sends_nobody_back(
         number = await reader.subscribe("T")
         assert await reader.bodies(number) == [b"0"]
         assert not asked.is_set()
-        # Its end may be older than what this reader has read of the next leader.
+        # Its end may be older than the messages that this reader has read from the next leader.
         refusal = await reader.refusal(await reader.subscribe("T", 0, 2))
         assert isinstance(refusal, errors.NotLeader)
         await broker.append("T", 0, b"1")
@@ -430,7 +430,7 @@ async def test_a_bug_met_by_one_stream_ends_that_one(
 async def test_a_bug_met_where_what_came_is_sent_ends_the_stream_and_is_told(
     tmp_path: Path, nameserver: BrokerRoutes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its queues would have no answer, and it would go on giving signs of life."""
+    """Otherwise its queues would get no answer, and the stream would still look alive."""
 
     def broken(_: object) -> bytes:
         raise ZeroDivisionError
@@ -449,7 +449,7 @@ async def test_a_bug_met_where_what_came_is_sent_ends_the_stream_and_is_told(
 
 
 class Sent:
-    """A reader that takes all, and notes it."""
+    """A reader that reads and records all answers."""
 
     has_room = True
 
@@ -474,7 +474,7 @@ async def test_whose_call_has_to_end_is_sent_nothing_that_was_about_to_be_sent(e
     open_call = OpenCall(Rule(nothing_more), None, b"")
 
     async def requests() -> AsyncIterator[pb.PullStreamRequest]:
-        # Refused, for there is no such key, which is sent at the end of the turn.
+        # Refused because the key does not exist; the refusal is sent at the end of the turn.
         yield pb.PullStreamRequest(subscribe=[pb.PullSubscription(id=1)])
         if ends:
             open_call.refusal = errors.NotAuthenticated("no more")
@@ -570,7 +570,7 @@ async def test_readers_of_any_credit_and_filter_get_all_that_they_want_in_order(
                 for number, messages in wanted.items():
                     if queue_of[number] == queue_id and (number % 3 or tag == "TagB"):
                         messages += bodies
-                # All but one may fall behind.
+                # All streams except one may be late.
                 for number in wanted:
                     if number == 1 or rng.random() < 0.3:
                         await reader.give(number, rng.randrange(1, 4))

@@ -1,4 +1,4 @@
-"""Pulling through the wire: every status, limits, tags, and waiting for what has not come yet."""
+"""Pull calls: every status, limits, tags, and waits for later messages."""
 
 import asyncio
 import time
@@ -54,7 +54,7 @@ async def test_offsets_that_retention_took_are_too_small(
     async with running_broker(tmp_path, [nameserver.address], **settings) as broker:
         for serial in range(3):
             await broker.append("T", 0, b"%d" % serial * 3000)
-        # The last file stays however old it is.
+        # The last file stays, whatever its age.
         await broker.until(lambda seen: seen.log_min_offset == 8192)
         reply = await broker.pull("T", 0, 0)
         assert (reply.status, reply.next_offset, reply.min_offset) == (pb.OFFSET_TOO_SMALL, 2, 2)
@@ -88,7 +88,8 @@ async def test_a_waiting_pull_is_woken_by_what_arrives(
         asyncio.TaskGroup() as tasks,
     ):
         await broker.append("T", 0, b"old")
-        # The caller gives up before the broker does: nothing but being woken makes this pass.
+        # The caller's deadline is earlier than the broker's: the test passes only if the broker
+        # wakes it.
         held = [
             pb.PullRequest(topic="T", queue_id=queue_id, offset=offset, wait_ms=30_000)
             for queue_id, offset in ((0, 1), (1, 0))
@@ -164,7 +165,7 @@ async def test_a_reader_that_goes_away_does_not_wait_any_more(
         await broker.until(lambda seen: seen.waiting_pulls == 0)
 
 
-# A connection may have 1,000 calls. The test uses one to ask how many wait.
+# A connection may have 1,000 calls. The test uses one to ask for the number of waiting calls.
 WAITING = 999
 
 

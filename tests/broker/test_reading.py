@@ -1,4 +1,4 @@
-"""Read, QueueStatus, SearchOffset and DescribeBroker: what tools and the offset service ask."""
+"""Read, QueueStatus, SearchOffset and DescribeBroker: calls of tools and of the offset service."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A message alone is placed and answered where it comes; who answers what cannot be."""
+"""A single message is appended and acknowledged in the receive callback, or on the general path."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -36,7 +36,7 @@ STORED = AppendResult((Run(0, 1, 0, 0, 0, b""),), None)
 
 
 class SetClock(SystemClock):
-    """Stands still until it is set."""
+    """A clock that changes only when a test sets it."""
 
     seconds = 1.0
 
@@ -45,7 +45,7 @@ class SetClock(SystemClock):
 
 
 class Recipient:
-    """Whose stream it is; notes what he is told, and when others may go on."""
+    """Sender of a stream; records its replies, and the times at which reading continues."""
 
     def __init__(self) -> None:
         self.told: list[int] = []
@@ -83,7 +83,7 @@ class Recipient:
 
 
 class Revocable(Caller):
-    """May do all, until he may not, but for what concerns topic `Secret`."""
+    """A caller that may make all calls until its permission ends, except for topic `Secret`."""
 
     def __init__(self) -> None:
         self.is_revoked = False
@@ -96,7 +96,7 @@ class Revocable(Caller):
 
 
 class Scene:
-    """A stream, and what its messages come to."""
+    """A stream, and the results of its messages."""
 
     def __init__(self, result: AppendResult | None = STORED) -> None:
         self.result = result
@@ -127,16 +127,17 @@ class Scene:
         self.notes += 1
 
     def has_company(self) -> None:
-        """Somebody else's message came a moment ago."""
+        """A message of another stream arrived a moment ago."""
         self.turn.request_received(self)
 
     def take(self, request_id: int, *others: Any, topic: str = "T") -> bool:
-        """Offer a message; returns whether it was taken."""
+        """Offer a message; return whether `on_message` has handled it."""
         message: Any = joint(batch(topic, 0, b"x", request_id=request_id), *others)
         return self.stream.on_message(message.SerializeToString(), self.recipient)
 
     async def others_tell(self) -> list[tuple[int, str]]:
-        """What is left to `answers` by the end of the stream, with the errors' names."""
+        """Return the replies that `answers` sends until the end of the stream, with the names of
+        errors."""
         self.stream.end()
         return [
             (each.request_id, Error.Code.Name(each.error.code) if each.HasField("error") else "")
@@ -218,7 +219,7 @@ async def test_what_is_special_or_has_to_wait_is_left_untouched(why: str) -> Non
 
 @pytest.mark.parametrize("company", [False, True])
 async def test_what_may_not_be_answered_any_more_is_left_to_who_says_why(company: bool) -> None:
-    """The lease was lost while it was written."""
+    """The lease expired while it was written."""
     scene = Scene()
     if company:
         scene.has_company()

@@ -1,4 +1,4 @@
-"""What becomes of a message that a consumer failed on."""
+"""A message whose consumer has failed: retries and dead letters."""
 
 import pytest
 
@@ -71,7 +71,7 @@ def test_sixteen_retries_at_growing_levels_then_a_dead_letter() -> None:
         assert made.record.reconsume_times == failures
         assert (properties["RETRY_TOPIC"], made.origin_message_id) == ("orders", origin)
         assert made.dead is (failures == 17)
-        # As the delay has it delivered: at another place, with what it noted still in the text.
+        # As the delay delivers it: at another position, with its own properties still in the text.
         current = record(
             topic=made.record.topic,
             queue_id=made.record.queue_id,
@@ -94,7 +94,7 @@ def test_sixteen_retries_at_growing_levels_then_a_dead_letter() -> None:
         (RetryRules(attempts_max=30), FailureReport(attempts_max=2), 2, True),
         (RetryRules(attempts_max=30), FailureReport(attempts_max=0), 0, True),
         (RULES, FailureReport(delay_level=-1), 0, True),
-        # RocketMQ drops it.
+        # RocketMQ removes it.
         (RetryRules(queues=0), PLAIN, 0, True),
     ],
 )

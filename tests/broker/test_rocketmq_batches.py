@@ -1,4 +1,5 @@
-"""A store with topics that RocketMQ keeps in batches is refused as it is; without them it opens."""
+"""A store with topics that RocketMQ stores in batches is refused unchanged; without them it
+opens."""
 
 import json
 import shutil

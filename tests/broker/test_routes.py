@@ -1,4 +1,4 @@
-"""A broker and the routes: what it serves, when it learns of it, and what it does without."""
+"""A broker and the routes: served topics, their updates, and operation without nameservers."""
 
 import asyncio
 from pathlib import Path
@@ -154,7 +154,7 @@ async def test_a_topic_that_a_caller_has_seen_is_waited_for(
 async def test_a_topic_that_the_sender_has_seen_is_not_denied_by_a_broker_that_is_behind(
     tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:
-    """To a sender "no such topic" is final, and its messages would be given up."""
+    """For a producer "no such topic" is final, and it would discard its messages."""
     revision = await nameserver.create_topic("U", {"broker-a": 1})
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         began = asyncio.get_running_loop().time()
@@ -171,14 +171,14 @@ async def test_a_topic_that_the_sender_has_seen_is_not_denied_by_a_broker_that_i
 async def test_a_known_topic_does_not_wait_for_routes_when_no_nameserver_could_tell(
     tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:
-    """Otherwise every append after an outage began would wait in vain."""
+    """Otherwise every append after the start of an outage would wait in vain."""
     await nameserver.create_topic("T", {"broker-a": 1})
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         await nameserver.stop()
         began = asyncio.get_running_loop().time()
         for _ in range(20):
             await broker.append("T", 0, b"0", route_revision=1 << 40)
-        # Half of what it takes when each of them waits.
+        # Half of the time if each append waited.
         assert asyncio.get_running_loop().time() - began < 20
         await nameserver.start()
 
@@ -186,7 +186,7 @@ async def test_a_known_topic_does_not_wait_for_routes_when_no_nameserver_could_t
 async def test_what_is_sent_to_a_re_created_topic_is_not_lost_with_the_old_one(
     tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:
-    """The sender has seen the new topic; the broker still knows only the old one."""
+    """The producer has seen the new topic; the broker still knows only the old one."""
     await nameserver.create_topic("T", {"broker-a": 1})
     async with (
         running_broker(tmp_path, [nameserver.address]) as broker,
@@ -272,7 +272,7 @@ async def test_a_topic_deleted_while_the_broker_was_away_is_dropped_before_it_se
             with pytest.raises(errors.TopicNotFound):
                 await broker.pull("T")
         assert await broker.bodies("Other") == [b"kept"]
-    # And it stays so, whatever the log still holds.
+    # And it stays so, whatever records the log still has.
     await nameserver.stop()
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         if again:
@@ -284,7 +284,8 @@ async def test_a_topic_deleted_while_the_broker_was_away_is_dropped_before_it_se
 async def test_an_etcd_that_lost_its_data_costs_no_messages(
     tmp_path: Path, nameserver: BrokerRoutes, etcd_cluster_id: int
 ) -> None:
-    """An etcd that is set up again in the same way bears the same identity, but counts anew."""
+    """An etcd that is created again in the same way has the same identity, but starts its revisions
+    from the beginning."""
     await nameserver.create_topic("T", {"broker-a": 1})
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         await broker.append("T", 0, b"0")

@@ -1,4 +1,4 @@
-"""SendBack: what consumers failed on is stored again, in the group's own topics, durably."""
+"""SendBack: failed messages of consumers are stored durably in topics of the group."""
 
 import asyncio
 import errno
@@ -32,7 +32,7 @@ async def create_group(nameserver: BrokerRoutes, **config: Any) -> int:
 
 
 async def records(broker: RunningBroker, topic: str, offset: int = 0) -> list[Record]:
-    """What a queue holds from an offset on; waits for the first, if need be."""
+    """Return the messages of a queue from an offset on; wait for the first if there is none."""
     reply = await broker.pull(topic, 0, offset, wait_ms=30_000)
     lengths = [
         int.from_bytes(reply.record_lengths[at : at + 4], "little")
@@ -121,7 +121,7 @@ async def test_another_broker_takes_the_record_itself_and_keeps_its_origin(
         [original] = await records(home, "T")
         pulled = await home.pull("T")
     async with running_broker(tmp_path / "b", [nameserver.address], name="broker-b") as other:
-        # It does not serve T: the record is all it needs.
+        # It does not serve T: the record is sufficient.
         message = failed(original, record=pulled.frames, **SOON)
         [result] = await send_back(other, message)
         assert not result.HasField("error")
@@ -145,7 +145,7 @@ async def test_another_broker_takes_the_record_itself_and_keeps_its_origin(
 async def test_one_message_that_cannot_come_again_spoils_no_other(
     tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:
-    """(what comes along, what is said of it, or its fate)"""
+    """(content of the request, error text or result)"""
     await nameserver.create_topic("T", {"broker-a": 1})
     await create_group(nameserver)
     async with running_broker(tmp_path, [nameserver.address]) as broker:
@@ -176,7 +176,7 @@ async def test_one_message_that_cannot_come_again_spoils_no_other(
 async def test_the_largest_properties_that_can_be_sent_leave_room_for_what_a_retry_notes(
     tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:
-    """Its consumer could otherwise never get rid of the message."""
+    """Otherwise its consumer could never get rid of the message."""
     await nameserver.create_topic("T", {"broker-a": 1})
     await create_group(nameserver)
     async with running_broker(tmp_path, [nameserver.address]) as broker:
@@ -251,7 +251,7 @@ async def test_what_is_answered_survives_a_restart(
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         await broker.append("T", 0, b"late", b"dead")
         late, dead = await records(broker, "T")
-        # Still waiting when the broker stops.
+        # It still waits when the broker stops.
         await send_back(broker, failed(late, delay_ms=1500), failed(dead, delay_level=-1))
         assert not (await broker.pull(RETRY)).frames
     async with running_broker(tmp_path, [nameserver.address]) as broker:
@@ -337,7 +337,7 @@ async def test_groups_that_are_unknown_deleted_or_not_heard_of_yet(
         [bad] = await records(broker, "T")
         with pytest.raises(errors.GroupNotFound):
             await send_back(broker, failed(bad))
-        # As a consumer that subscribed a moment ago: the broker has not heard of it yet.
+        # The consumer subscribed a moment ago, and the broker does not know it yet.
         revision = await create_group(nameserver)
         [result] = await send_back(broker, failed(bad, delay_level=-1), route_revision=revision)
         assert result.dead
@@ -345,7 +345,8 @@ async def test_groups_that_are_unknown_deleted_or_not_heard_of_yet(
         await broker.until(lambda described: described.route_revision >= deletion.revision)
         with pytest.raises(errors.GroupNotFound):
             await send_back(broker, failed(bad))
-        # Its topics went with it, and nobody reads the old dead letters as a new group's.
+        # Its topics were deleted with it, and a new group of the name does not read the old dead
+        # letters.
         await create_group(nameserver)
         await send_back(broker, failed(bad, delay_level=-1), route_revision=nameserver.revision)
         assert len(await records(broker, DEAD)) == 1

@@ -1,4 +1,4 @@
-"""What is remembered of idempotent producers: case by case, and against a naive model."""
+"""Memory of idempotent producers: single cases, and a comparison with a simple model."""
 
 import random
 import time
@@ -136,7 +136,8 @@ def test_what_a_clock_that_was_ahead_has_left_is_forgotten_in_time() -> None:
 
 
 def test_a_clock_that_jumps_by_a_day_makes_no_copy_forget_a_producer_in_use() -> None:
-    """A wrong clock that was believed is in the store times of a log; each copy judges by these."""
+    """A wrong clock that was believed is in the store times of a log, and each copy decides by
+    them."""
     day_ms = 24 * HOUR_MS
     ledger = ledger_with(run(0, 10), run(10, 1, at_ms=NOW_MS + 1000))
     for now_ms in (NOW_MS + day_ms, NOW_MS + day_ms + 60_000, NOW_MS + 120_000):
@@ -162,7 +163,7 @@ def test_of_too_many_sequences_those_go_that_were_used_longest_ago() -> None:
 
 
 def test_sequences_with_one_batch_do_not_displace_producers_that_continue() -> None:
-    """A Spark job sends each batch under an id of its own."""
+    """A Spark job sends each batch with a separate producer id."""
     limits = replace(LIMITS, sequences_max=10)
     ledger = ledger_with(run(0, 1), run(1, 1), limits=limits)
     # It has lost its first batch, which retention has deleted.
@@ -198,7 +199,7 @@ def test_a_producer_whose_second_batch_is_damaged_in_the_log_continues() -> None
 
 
 def test_a_repeat_of_a_first_batch_is_refused_where_it_may_have_been_forgotten() -> None:
-    """The rule: it was sent first, by its own word, when everything since is remembered."""
+    """The rule: a batch is new if the ledger covers the whole time since its first send."""
     ledger = SequenceLedger(LIMITS, discarded_until_ms=NOW_MS)
     later_ms = NOW_MS + REPEAT_MARGIN_MS + 1000
     assert ledger.stored(batch(0), 1, NOW_MS) == ()
@@ -226,7 +227,7 @@ def test_what_the_log_tells_twice_counts_once_and_a_hole_in_it_begins_anew() -> 
 
 
 class Model:
-    """Every message of every sequence, by its number; nothing is ever forgotten."""
+    """Every message of every sequence, by its number; no entry is ever removed."""
 
     def __init__(self) -> None:
         self.stored: dict[SequenceKey, list[int]] = {}
@@ -237,9 +238,10 @@ class Model:
 
 @pytest.mark.parametrize("seed", seeds(1))
 def test_random_sends_repeats_and_cuts_store_every_number_once(seed: int) -> None:
-    """Senders with a few batches in flight, answers lost, and a log that is cut now and then.
+    """Producers with several batches in flight, lost replies, and a log that is sometimes cut.
 
-    After a cut the ledger is made anew from what is left, once from a snapshot and once from all.
+    After a cut, a new ledger is built from the remaining log, once with a snapshot and once
+    without.
     """
     chance = random.Random(seed)
     limits = replace(LIMITS, sequences_max=1000)
@@ -276,7 +278,7 @@ def test_random_sends_repeats_and_cuts_store_every_number_once(seed: int) -> Non
         if chance.random() < 0.02:
             snapshot, covered = SequenceSnapshot(LINEAGE, 0, 0, ledger.copy()), len(log)
         if chance.random() < 0.02 and len(log) > covered:
-            # The last batch is cut, or gone.
+            # The last batch is cut or removed.
             last_key, last = log.pop()
             kept = chance.randrange(last.messages)
             model.stored[last_key] = model.stored[last_key][: last.first_sequence + kept]
@@ -307,7 +309,7 @@ def test_a_snapshot_comes_back_as_it_was_and_a_damaged_one_not_at_all() -> None:
 
 
 def test_forgetting_many_at_once_takes_no_longer_for_each() -> None:
-    """The event loop waits meanwhile."""
+    """The event loop waits in the meantime."""
     count = 100_000
     ledger = SequenceLedger(replace(LIMITS, sequences_max=count))
     for producer in range(count):
@@ -316,5 +318,5 @@ def test_forgetting_many_at_once_takes_no_longer_for_each() -> None:
     began = time.process_time()
     ledger.discard_unused(NOW_MS + LIMITS.memory_ms)
     assert not len(ledger)
-    # A tenth of a second; it was six when each look for the oldest passed those that had gone.
+    # 0.1 s; it was 6 s when each search for the oldest entry passed the removed ones.
     assert time.process_time() - began < 2

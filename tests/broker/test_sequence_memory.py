@@ -1,4 +1,4 @@
-"""What a start recalls of idempotent producers, and when that is written: over a real store."""
+"""Memory of idempotent producers after a start, and the times of its snapshots; on a real store."""
 
 import random
 from dataclasses import replace
@@ -39,7 +39,7 @@ LIMITS = MemoryLimits(sequences_max=100, memory_ms=HOUR_MS, snapshot_log_bytes=3
 
 
 class SetClock:
-    """The broker's times, as a test sets them."""
+    """The broker's clocks, which a test sets."""
 
     def __init__(self) -> None:
         self.time_ms = NOW_MS
@@ -76,7 +76,7 @@ class Bench:
         return SequenceMemory.recall(self.owner.store, self.config, self.disk, self.clock, limits)
 
     def append(self, producer: int, first: int, *bodies: bytes, topic: str = "T") -> Appended:
-        """Store a batch and take note of it, as the broker does; producer 0 numbers nothing."""
+        """Store a batch and record it, as the broker does; producer 0 sends no numbers."""
         sections: list[bytes] = [b""] * len(bodies)
         if producer:
             sections = encode_sequences(producer, first, len(bodies)).tolist()
@@ -95,7 +95,7 @@ class Bench:
         return appended
 
     def known(self, memory: SequenceMemory) -> dict[int, int]:
-        """The next number of each producer."""
+        """Return the next number of each producer."""
         return {key.producer_id: runs[-1].end for key, runs in memory.ledger.copy().items()}
 
 
@@ -159,7 +159,7 @@ async def test_a_snapshot_is_due_after_10_seconds_with_changes_or_after_enough_l
     bench = Bench(tmp_path, Flush.SYNC)
 
     async def written() -> bool:
-        """Whether a look writes the file."""
+        """Return whether a tick writes the file."""
         bench.path.unlink(missing_ok=True)
         await bench.memory.look()
         return bench.path.exists()
@@ -236,7 +236,7 @@ def test_a_topic_made_anew_since_the_snapshot_has_its_own_sequences(tmp_path: Pa
 
 
 def in_log(bench: Bench) -> dict[tuple[int, str], int]:
-    """How many messages of each producer a topic holds; each says in its body which one it is."""
+    """Return the number of messages of each producer in a topic; each body names its producer."""
     found: dict[tuple[int, str], list[int]] = {}
     for topic in "TU":
         for body in bench.owner.bodies(topic):

@@ -1,4 +1,4 @@
-"""A clock that jumps and comes back leaves no trace in the store, or one that heals."""
+"""A clock that jumps and returns leaves no trace in the store, or one that disappears."""
 
 import logging
 from pathlib import Path
@@ -19,7 +19,7 @@ YEAR_MS = 365 * 86_400_000
 
 
 class Clocks:
-    """A clock on the wall, which a test sets, and one that never jumps."""
+    """A wall clock that a test sets, and a monotonic clock."""
 
     def __init__(self) -> None:
         self.elapsed_ms = 0
@@ -147,7 +147,7 @@ async def test_what_is_stored_after_a_year_that_was_believed_bears_the_right_tim
     started_ms = desk.clock.wall_ms
     for jump_ms in (0, YEAR_MS, -YEAR_MS):
         desk.clock.wall_ms += jump_ms
-        # Not believed at first, and then it is.
+        # Not believed at first, and believed later.
         for _ in range(2):
             desk.store.tick(desk.appends.store_clock.now_ms())
             await eventually(lambda: not desk.store.point_pending)

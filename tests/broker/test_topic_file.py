@@ -1,4 +1,4 @@
-"""config/topics.json: what a broker serves when no nameserver answers."""
+"""config/topics.json: the topics that a broker serves if no nameserver replies."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a change of the routes means for the topics a broker serves, and for their data."""
+"""Effects of changed routes on the topics that a broker serves, and on their data."""
 
 from collections.abc import Mapping
 
@@ -31,7 +31,7 @@ def snapshot(
     since: int = 1,
     went_back: bool = False,
 ) -> RouteChange:
-    """`deleted` None: as a nameserver of a former version, which notes no deletions."""
+    """`deleted` None: as a nameserver of a former version, which records no deletions."""
     noted = Deletions() if deleted is None else Deletions(deleted, {}, since)
     return RouteChange(revision, True, etcd, topics, (), noted, went_back)
 
@@ -112,7 +112,7 @@ def test_an_etcd_that_lost_its_data_drops_no_messages() -> None:
     assert shown(planned) == ({"A": INCARNATION_UNKNOWN, "B": INCARNATION_UNKNOWN}, [])
     assert planned.table.revision == 3
 
-    # It grows beyond what was seen of the other one, and still proves nothing.
+    # Its revisions exceed those seen of the other etcd, and still prove nothing.
     planned = plan(planned.table, snapshot(200, topic("A", 150)))
     assert shown(planned) == ({"A": 150, "B": INCARNATION_UNKNOWN}, [])
 
@@ -139,7 +139,7 @@ def test_an_update_from_the_past_changes_nothing() -> None:
 
 
 def test_a_nameserver_that_lags_and_catches_up_costs_no_messages() -> None:
-    """It tells again of a deletion that was over before the messages were stored."""
+    """It reports a deletion again that was complete before the messages were stored."""
     before = table(100, topic("A", 97))
     planned = plan(before, snapshot(94, topic("A", 50)))
     assert planned.drop == []
@@ -151,7 +151,7 @@ def test_a_nameserver_that_lags_and_catches_up_costs_no_messages() -> None:
 
 def test_what_a_restored_etcd_lacks_or_made_anew_keeps_its_messages() -> None:
     before = table(100, topic("A", 90), topic("B", 80), topic("C", 5))
-    # A is lost, B was made again, C was in the backup.
+    # A is lost, B was created again, C was in the backup.
     for restored in (
         snapshot(150, topic("B", 140), topic("C", 5), deleted={}),
         snapshot(103, topic("B", 75), topic("C", 5), deleted={"A": 60}),
@@ -162,7 +162,7 @@ def test_what_a_restored_etcd_lacks_or_made_anew_keeps_its_messages() -> None:
         assert shown(planned) == ({"A": INCARNATION_UNKNOWN, **create_revisions}, [])
         assert planned.another_history
         assert planned.changed
-        # Made again later, A is taken for what it was; deleted, it is gone.
+        # A, created again later, counts as the same topic; after a deletion it does not.
         again = plan(planned.table, snapshot(160, topic("A", 155), deleted={"B": 159, "C": 158}))
         assert shown(again) == ({"A": 155}, ["B", "C"])
 
@@ -171,6 +171,6 @@ def test_a_topic_that_was_deleted_while_we_were_away_is_dropped_on_the_note_of_i
     before = table(100, topic("A", 90), topic("B", 80))
     planned = plan(before, snapshot(150, topic("B", 140), deleted={"A": 120, "B": 130}))
     assert shown(planned) == ({"B": 140}, ["B", "A"])
-    # Notes that may not reach back far enough are no proof that it was lost.
+    # Deletions that may not reach back far enough do not prove that the topic was lost.
     planned = plan(before, snapshot(150, topic("B", 140), deleted={}, since=101))
     assert shown(planned) == ({"B": 140}, ["B", "A"])

@@ -1,4 +1,4 @@
-"""A new leader of a log with copies, before it has seen the routes: it gives nothing up."""
+"""A new leader of a log with copies deletes nothing before it has seen the routes."""
 
 import asyncio
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ CREATED = {"old": 2, "young": 1, LITE: 1}
 
 
 async def record(_: TopicPlan) -> None:
-    """The log says so already."""
+    """The log already has this state."""
 
 
 def drop(topics: Sequence[str]) -> None:
@@ -40,7 +40,7 @@ def drop(topics: Sequence[str]) -> None:
 async def test_what_was_created_while_another_copy_led_waits_for_the_routes(
     tmp_path: Path,
 ) -> None:
-    """A delayed message that is due, or a transaction that ends, would be given up for good."""
+    """Otherwise a due delayed message, or a transaction that ends, would be lost."""
     async with FakeNameserver() as nameserver, asyncio.timeout(DEADLINE_SECONDS):
         for name, queues in CREATED.items():
             await nameserver.CreateTopic(
@@ -52,7 +52,7 @@ async def test_what_was_created_while_another_copy_led_waits_for_the_routes(
             )
         known = {name: topic.incarnation for name, topic in nameserver.topics.items()}
         history = nameserver.etcd_cluster_id
-        # As this copy wrote it down when it led last: one topic, and one queue of it.
+        # The file that this copy wrote when it last led: one topic with one queue.
         served = {each: ServedTopic(each, 1, known[each]) for each in ("old", LITE)}
         own = TopicTable(known["old"], history, served)
         TopicFile(tmp_path, Disk()).write(own, 0)
@@ -75,7 +75,7 @@ async def test_what_was_created_while_another_copy_led_waits_for_the_routes(
                 topics.check_writable(*queue)
             with pytest.raises(NotReady):
                 topics.knows_for_sure(*queue)
-        # It may be about to be deleted, as one that takes no messages.
+        # It may be about to be deleted, as a topic that accepts no messages.
         with pytest.raises(NotReady):
             topics.check_writable(LITE, 0)
         async with asyncio.TaskGroup() as tasks:
@@ -94,7 +94,7 @@ async def test_what_was_created_while_another_copy_led_waits_for_the_routes(
 
 
 async def test_what_is_compacted_is_not_known_before_the_routes_say_it(tmp_path: Path) -> None:
-    """By what this copy wrote down when it led last, retention would take what is kept by now."""
+    """By the file that this copy wrote when it last led, retention would delete kept messages."""
     settings = settings_of(tmp_path, ["127.0.0.1:1"], copies=3, index="off")
     own = TopicTable(1, 1, {"Latest": ServedTopic("Latest", 1, 1)})
     (tmp_path / "config").mkdir()

@@ -1,4 +1,4 @@
-"""A call that asks about thousands of queues keeps nobody else waiting for all of it."""
+"""A call about thousands of queues does not block other calls until it ends."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -19,7 +19,8 @@ TRIES = 5
 
 
 async def share_of_longest_stall(work: Coroutine[Any, Any, Any]) -> float:
-    """The longest time between two ticks of another task, as a share of the whole work's."""
+    """Return the longest time between two ticks of another task, as a share of the time of the
+    work."""
     longest = 0.0
     loop = asyncio.get_running_loop()
 

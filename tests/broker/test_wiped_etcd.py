@@ -1,4 +1,4 @@
-"""A store and the etcd that knows it: another one says nothing about what the store holds."""
+"""A store and its etcd: another etcd's state says nothing about the messages of the store."""
 
 import re
 from pathlib import Path
@@ -29,7 +29,7 @@ async def create_topic(nameserver: Nameserver, name: str) -> int:
 
 
 async def create_topic_of_others(nameserver: Nameserver) -> None:
-    """So that the etcd has an identity, and knows a group."""
+    """Give the etcd an identity, and a group."""
     await nameserver.call("CreateGroup", CreateGroupRequest(config=GroupConfig(name="g")))
 
 
@@ -39,7 +39,7 @@ async def append(broker: RunningBroker, body: bytes, revision: int) -> int:
 
 
 async def cluster_that_refuses(store: Path, nameserver: Nameserver) -> str:
-    """See a broker refuse to start, once and again, and return what it says is to be accepted."""
+    """Check twice that a broker refuses to start; return the etcd identity that it names."""
     refusals = []
     for _ in range(2):
         with pytest.raises(ExceptionGroup) as refused:
@@ -120,7 +120,7 @@ async def test_messages_outlive_an_etcd_restored_from_before_their_topic(
             assert (again > revision) is (counted == "past")
             assert await append(broker, b"1", again) == 1
             assert await broker.bodies("T") == [b"0", b"1"]
-            # What is deleted is deleted.
+            # Deleted topics stay deleted.
             await nameserver.call("DeleteTopic", DeleteTopicRequest(name="T"))
             again = await create_topic(nameserver, "T")
             assert await append(broker, b"2", again) == 0
@@ -157,7 +157,7 @@ async def test_messages_outlive_the_etcd_that_knew_their_topic(
             assert (again > revision) is revisions_go_on
             assert await append(broker, b"1", again) == 1
             assert await broker.bodies("T") == [b"0", b"1"]
-        # The store has gone over: nothing has to be accepted any more.
+        # The store has accepted the new etcd: no further confirmation is needed.
         async with (
             running_nameserver(etcd=(etcd.endpoint,)) as nameserver,
             running_broker(tmp_path / "store", [nameserver.address]) as broker,

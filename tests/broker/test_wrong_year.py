@@ -1,4 +1,4 @@
-"""A broker whose clock was a year ahead for long, and what its clients see of it afterwards."""
+"""A broker whose clock was a year ahead for a long time, and the effects for its clients."""
 
 import time
 from pathlib import Path
@@ -12,7 +12,7 @@ YEAR_MS = 365 * 86_400_000
 
 
 class MovedClock:
-    """The machine's clocks, both moved on by what a test lets pass, and one of them set."""
+    """The machine's clocks: a test advances both, and sets one of them."""
 
     def __init__(self) -> None:
         self.passed_ms = self.set_by_ms = 0
@@ -28,13 +28,13 @@ class MovedClock:
 
 
 async def send(broker: RunningBroker, body: bytes) -> int:
-    """Send a message with the key k; when it was stored."""
+    """Send a message with key k; return its store time."""
     request = batch("T", 0, body, keys="k")
     return int((await broker.call("Append", request)).appended.store_timestamp_ms)
 
 
 async def since(broker: RunningBroker, time_ms: int) -> list[bytes]:
-    """What a reader gets that starts at a time."""
+    """Return the messages of a reader that starts at a time."""
     queue = pb.BrokerQueue(topic="T", queue_id=0)
     request = pb.SearchOffsetRequest(queues=[queue], timestamp_ms=time_ms)
     (found,) = (await broker.call("SearchOffset", request)).offsets
@@ -42,7 +42,7 @@ async def since(broker: RunningBroker, time_ms: int) -> list[bytes]:
 
 
 async def between(broker: RunningBroker, begin_ms: int, end_ms: int) -> list[bytes]:
-    """The messages with the key k of a time, oldest first."""
+    """Return the messages with key k of a time range, oldest first."""
     reply = await broker.query("T", "k", begin_ms=begin_ms, end_ms=end_ms, max_messages=1024)
     assert reply.whole_range_searched, reply.not_searched_because
     return bodies_of(reply)[::-1]
@@ -63,7 +63,7 @@ async def test_its_clients_find_everything_by_time_once_the_clock_is_back(
         clock.set_by_ms = 0
         still = await send(broker, b"not yet back")
         clock.passed_ms += BELIEVED_AFTER_MS
-        # Until the checkpoint says nothing of the year any more.
+        # Until the checkpoint has no time of that year any more.
         waits = [b"waits"]
         while (back := await send(broker, waits[-1])) > before + YEAR_MS // 2:
             waits.append(b"waits")
