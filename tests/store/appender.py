@@ -1,6 +1,6 @@
-"""A process that appends until it is killed; it reports what was acknowledged, line by line.
+"""A process that appends until it is killed, and prints the acknowledged batches line by line.
 
-A line: topic, queue id, first queue offset, count, and the number that its bodies begin with.
+A line: topic, queue id, first queue offset, count, and the number with which its bodies begin.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""Events that meet at the worst moment: a deletion under a sync, a clock set back, a full disk."""
+"""Events at the worst moment: a deletion during a sync, a clock set back, a full disk."""
 
 import errno
 from pathlib import Path
@@ -45,7 +45,7 @@ def test_a_topic_deleted_while_its_directory_is_about_to_be_synced_fails_nothing
 
 def test_a_mark_outlives_the_log_file_that_it_is_about(tmp_path: Path) -> None:
     class KeepingDisk(FailingDisk):
-        """A crash comes before the unlinking that retention asked for."""
+        """A crash before the deletions that retention requested."""
 
         def unlink(self, path: Path) -> None:
             if not in_log(path):

@@ -1,4 +1,4 @@
-"""A group of batches goes into the log as its batches would one after the other."""
+"""A group of batches is written to the log as if its batches were appended one after another."""
 
 import errno
 import random
@@ -61,7 +61,7 @@ def some_batch(rng: random.Random, *, is_right: bool) -> AppendBatch:
 
 
 def put(store: Store, batches: list[AppendBatch], now_ms: int, *, by_group: bool) -> list[Any]:
-    """Where each batch went, or why it was refused."""
+    """Return the position of each batch, or the reason of its refusal."""
     found: list[Any] = [None] * len(batches)
     try:
         if by_group:
@@ -72,7 +72,7 @@ def put(store: Store, batches: list[AppendBatch], now_ms: int, *, by_group: bool
         return [repr(refusal)]
     for index, batch in enumerate(batches):
         if found[index] is None:
-            # Left to the way that refuses with a reason, and makes queues.
+            # Left to `append`, which raises the reason and creates queues.
             try:
                 found[index] = store.append(batch, now_ms)
             except (StorageError, BatchError) as refusal:
@@ -81,9 +81,9 @@ def put(store: Store, batches: list[AppendBatch], now_ms: int, *, by_group: bool
 
 
 def stored(root: Path, seed: int, *, by_group: bool) -> list[Any]:
-    """What a store answers and holds after the same batches and failures."""
+    """Return replies and content of a store after the same batches and failures."""
     rng, disk = random.Random(seed), FailingDisk()
-    # All in one file: a group that does not fit into a file begins the next one as a whole.
+    # All in one file: if a group does not fit into a file, all of it goes to the next file.
     sizes = {"commit_log_file_bytes": 1 << 20, "tails_bytes_max": rng.choice([0, 100_000])}
     owner = Owner(settings(root, **sizes), disk)
     store = owner.store
@@ -107,7 +107,8 @@ def stored(root: Path, seed: int, *, by_group: bool) -> list[Any]:
         seen += put(store, batches, owner.clock.time_ms, by_group=by_group)
         disk.fail_write = healthy
         if fails:
-            # Entries that could not be written are written, or the store refuses all that follows.
+            # Entries that could not be written are written now, or the store refuses all further
+            # batches.
             store.tick(owner.clock.time_ms)
     disk.write_bytes_max = None
     store.tick(owner.clock.time_ms)

@@ -1,4 +1,4 @@
-"""Where messages go, when they are seen, and what the log looks like."""
+"""Positions of messages, the time at which readers see them, and the content of the log."""
 
 import threading
 from pathlib import Path

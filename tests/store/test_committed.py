@@ -1,4 +1,4 @@
-"""A log with several copies: a message is seen when its owner says that it is committed."""
+"""A log with several copies: readers see a message after its owner has committed it."""
 
 from pathlib import Path
 
@@ -50,10 +50,10 @@ def test_committed_elsewhere_is_seen_before_it_is_durable_here(tmp_path: Path) -
 def test_rocketmq_6609_and_7689_a_start_shows_and_renumbers_nothing_uncommitted(
     tmp_path: Path, killed: bool
 ) -> None:
-    """A restart listed messages that nobody had confirmed (6609), and the mend of that gave their
-    queue offsets out a second time, so that one of two was never read (7689).
+    """RocketMQ: a restart listed messages without a commit (6609), and the repair of this assigned
+    their queue offsets a second time, so that one of two messages was never read (7689).
 
-    Here a start keeps them, lists none, and counts their numbers.
+    Here a start keeps these messages, lists none of them, and counts their offsets.
     """
     root = tmp_path / "s"
     owner = Replica(root)
@@ -72,7 +72,7 @@ def test_rocketmq_6609_and_7689_a_start_shows_and_renumbers_nothing_uncommitted(
         assert again.store.max_offset("U", 0) == 0
         behind = again.append(bodies=[b"four"])
         assert behind.first_queue_offset == 3
-        # Up to the middle of what was found.
+        # Up to the middle of the found messages.
         again.store.confirm(tail.end_offset)
         assert again.bodies() == [b"one", b"two", b"three"]
         assert again.store.max_offset("U", 0) == 0

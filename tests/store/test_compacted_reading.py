@@ -1,4 +1,4 @@
-"""Compacted queues as readers see them: the newest of each key, then the log, and no holes."""
+"""Reads of compacted queues: the newest message of each key, then the log, without holes."""
 
 import os
 import random
@@ -20,7 +20,7 @@ YEAR_MS = 365 * 86_400_000
 
 
 def lose_old_files(kept: CompactedStore, disk: FailingDisk) -> None:
-    """Let the disk be so full that every file goes that may."""
+    """Make the disk so full that all files are deleted that may be."""
     kept.owner.write_point()
     disk.usage_percent = 88
     for _ in range(50):
@@ -44,7 +44,7 @@ def grow(kept: CompactedStore, chance: random.Random, batches: int) -> None:
         kept.owner.clock.time_ms += chance.choice([0, 1, 3000])
 
 
-# Known: the mark of a deletion was forgotten by retention, and its generation is still in force.
+# Known: retention has removed the mark of a deletion, and the generation is still in use.
 @pytest.mark.parametrize("seed", seeds(1, known=(3371083404,)))
 def test_whatever_happens_readers_see_the_newest_of_each_key_and_then_the_log(
     tmp_path: Path, seed: int
@@ -88,7 +88,7 @@ def test_where_store_times_go_back_searches_are_right_in_log_and_generation(
     for number, set_by_ms in enumerate((0, YEAR_MS, -YEAR_MS, 0, 2 * YEAR_MS, -2 * YEAR_MS)):
         kept.owner.look_at_clock(set_by_ms)
         for _ in range(12):
-            # Nothing replaces anything: generations hold times that go back.
+            # No message replaces another one: generations contain decreasing store times.
             keys = [f"k{chance.getrandbits(64)}" for _ in range(chance.randrange(1, 4))]
             kept.send(chance.choice("CD"), chance.randrange(2), [(key, b"x") for key in keys])
             kept.owner.clock.time_ms += chance.choice([0, 1, 3000])
@@ -185,7 +185,7 @@ def test_every_message_outlives_the_files_of_its_log(tmp_path: Path) -> None:
         for each in old:
             assert each.body in kept.store.read_at(each.physical_offset)
         if opened == 1:
-            # Somebody deletes the queue, as is said where an entry is damaged.
+            # An operator deletes the queue, as the error for a damaged entry says.
             kept.close()
             os.remove(tmp_path / "consumequeue" / "C" / "0" / f"{0:020d}")
             kept.open()

@@ -1,4 +1,4 @@
-"""A store with a generation in force: its starts, deleted topics, and the log that it keeps."""
+"""A store with a generation: its starts, deleted topics, and the part of the log that it keeps."""
 
 import errno
 import json
@@ -21,7 +21,7 @@ def kept(tmp_path: Path) -> CompactedStore:
     return once_compacted(tmp_path / "store")
 
 
-# Starts that are refused.
+# Refused starts.
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_log_that_is_gone_or_another_is_no_start(kept: CompactedStore) -> None
     log.rename(saved)
     with pytest.raises(StoreDamaged, match="the log of generation"):
         kept.open()
-    # A log that was begun anew and is shorter, and then one that is long enough.
+    # First a log that was created again and is shorter, then one that is long enough.
     compacted = kept.root / "compacted"
     compacted.rename(kept.root / "aside")
     for count in (1, 40):
@@ -112,7 +112,7 @@ def test_a_record_that_was_damaged_since_is_told_with_its_place(kept: CompactedS
     damaged = bytearray(content)
     damaged[second + AT_QUEUE_OFFSET] ^= 1
     path.write_bytes(damaged)
-    # What lies before it comes first, and what lies behind it can be read.
+    # Earlier messages come first, and later ones can be read.
     pulled = kept.store.get("C", 0, 0)
     assert (pulled.count, pulled.next_offset) == (1, 3)
     with pytest.raises(StoreDamaged, match=rf"00000\.records is damaged: at byte {second}"):
@@ -194,7 +194,7 @@ def test_a_deletion_is_remembered_as_long_as_a_generation_has_the_topic(tmp_path
         assert kept.store.max_offset("C", 0) == 0
         assert kept.read("D", 0) == [(0, b"1")]
         kept.restart()
-    # The next generation knows of the deletion, and then the log may forget it.
+    # The next generation contains the deletion, and then the log may lose it.
     kept.compact()
     kept.store.clean(kept.owner.clock.time_ms)
     marks = json.loads((tmp_path / "config" / "droppedTopics.json").read_bytes())["marks"]
@@ -203,7 +203,7 @@ def test_a_deletion_is_remembered_as_long_as_a_generation_has_the_topic(tmp_path
     assert kept.store.max_offset("C", 0) == 0
 
 
-# The log stays.
+# Retention of the log.
 
 
 def fill_files(kept: CompactedStore, count: int) -> None:
@@ -214,14 +214,14 @@ def fill_files(kept: CompactedStore, count: int) -> None:
 
 @pytest.fixture
 def full(tmp_path: Path) -> CompactedStore:
-    """A store on a disk so full that everything goes that may."""
+    """A store on a disk so full that all files are deleted that may be."""
     disk = FailingDisk()
     disk.usage_percent = 88
     return CompactedStore(settings(tmp_path), ("C",), disk)
 
 
 def cleaned(kept: CompactedStore) -> int:
-    """Where the log begins after everything has gone that may."""
+    """Return the beginning of the log after all files that may be deleted are deleted."""
     for _ in range(10):
         kept.store.clean(kept.owner.clock.time_ms)
     return kept.store.log_min_offset
@@ -235,7 +235,7 @@ def test_the_log_stays_from_the_first_message_that_is_not_compacted(full: Compac
     full.owner.clock.time_ms += 3_600_000
     [second] = full.send("C", 1, [("a", b"2")])
     fill_files(full, 5)
-    # The second answer is that of the first.
+    # The second reply equals the first.
     for _ in range(2):
         assert full.store.compaction.hold() == Hold(first.physical_offset, "C", first_ms)
     assert cleaned(full) == first.physical_offset // 4096 * 4096
@@ -296,12 +296,13 @@ def test_an_entry_that_cannot_be_right_keeps_the_whole_log(full: CompactedStore)
     assert cleaned(full) > begin
 
 
-# A topic that is not compacted for a while.
+# A topic that is not compacted for some time.
 
 
 @pytest.fixture
 def overtaken(full: CompactedStore) -> CompactedStore:
-    """C was not compacted while retention took a message of it, newer than what was compacted."""
+    """While C was not compacted, retention deleted a message of it that is newer than the
+    generation."""
     full.topics = {**full.topics, "D": full.topics["C"]}
     full.store.set_compacted_topics(full.topics)
     full.send("C", 0, [("a", b"1"), ("b", b"2")])
@@ -313,7 +314,7 @@ def overtaken(full: CompactedStore) -> CompactedStore:
     deleted: tuple[int, ...] = (0,)
     while deleted:
         deleted = full.store.clean(full.owner.clock.time_ms).delete
-    # Only what the generation has is gone from the log, so it is still there.
+    # Only messages of the generation are deleted from the log, so it still exists.
     assert full.read("C", 0) == [(0, b"1"), (1, b"2"), (2, b"3")]
     fill_files(full, 5)
     assert cleaned(full) > gone.physical_offset
@@ -359,7 +360,7 @@ def test_what_was_overtaken_while_a_generation_was_made_is_not_served_from_it(
     fill_files(full, 2)
     directory = made(full)
     full.store.set_compacted_topics(())
-    # The file with both messages goes, and not what comes before the generation's end.
+    # The file with both messages is deleted, and not the files before the generation's end.
     assert cleaned(full) == 4096
     full.store.set_compacted_topics(full.topics)
     published(directory)

@@ -1,4 +1,4 @@
-"""Taking a generation over: what is refused, and what a crash leaves in force."""
+"""Use of a new generation: reasons of refusals, and the generation in use after a crash."""
 
 import errno
 import shutil
@@ -42,9 +42,9 @@ def changed(directory: Path, change: Change) -> None:
 
 
 def refused(kept: CompactedStore, made: Path, number: int = 2) -> str:
-    """Put a generation where the store finds it, and wait until it is refused.
+    """Put a generation where the store looks, and wait until it is refused.
 
-    The one before stays, and the reason is kept with the refused one.
+    The former generation stays in use, and the reason is stored with the refused one.
     """
     before = kept.in_force
     directory = published(made, number)
@@ -121,7 +121,7 @@ def test_a_topic_that_is_compacted_no_more_may_be_left_out(kept: CompactedStore)
     kept.store.set_compacted_topics({"C"})
     kept.topics = {"C": 0}
     kept.compact()
-    # What the log still has of it is served.
+    # Its remaining messages in the log are served.
     assert [body for _, body in kept.read("D", 1)] == [b"1", b"2", b"3"]
 
 
@@ -213,12 +213,12 @@ def test_files_of_the_one_in_force_are_not_checked_again_and_copies_are(
 
 
 def test_entries_of_other_records_are_refused(kept: CompactedStore) -> None:
-    """Checksums all right: whoever made it made a mistake."""
+    """All checksums are valid: the program that made it has made a mistake."""
     directory = made(kept)
     manifest = Manifest.from_json((directory / MANIFEST_FILE).read_bytes())
     records = directory / part_names(0)[0]
     content = bytearray(records.read_bytes())
-    # A body's last byte, so that the record does not have its CRC.
+    # The last byte of a body, so that the record does not match its CRC.
     at = content.index(b"KEYS") - 5
     content[at - 10 : at] = bytes(10)
     records.write_bytes(content)
@@ -363,7 +363,7 @@ def test_a_generation_that_ends_before_the_one_in_force_is_refused(kept: Compact
 
 @pytest.mark.parametrize("when", ["before", "while"])
 def test_a_change_that_no_entry_tells_is_refused(tmp_path: Path, when: str) -> None:
-    """A record's flag is in none of its entries; and a manifest is read before all the rest."""
+    """No entry has a record's flag; and the manifest is read before all other files."""
     disk, gate, reached = FailingDisk(), threading.Event(), threading.Event()
     kept = CompactedStore(settings(tmp_path), disk=disk)
     kept.send("C", 0, [("a", b"1")])
@@ -401,11 +401,11 @@ def test_a_manifest_that_is_not_of_its_parts_is_refused(kept: CompactedStore) ->
     assert "queue 0 of C has 3 records, and 4 by the manifest" in refused(kept, directory)
 
 
-# Killed on the way.
+# Kills while the store begins to use a generation.
 
 
 class CountingDisk(FailingDisk):
-    """Takes a copy of the store after every call that changes something below `compacted`."""
+    """Copies the store after every call that changes something below `compacted`."""
 
     def __init__(self, root: Path, copies: Path) -> None:
         super().__init__()
@@ -468,7 +468,7 @@ def test_a_crash_at_any_step_leaves_one_generation_whole_and_in_force(tmp_path: 
         assert seen == (
             [(1, b"2"), (2, b"3"), (3, b"4")] if after.in_force == 1 else [(2, b"3"), (3, b"4")]
         )
-        # Whatever was left, the way goes on.
+        # After each of these states the store continues.
         after.settle()
         assert after.in_force == 2
         after.send("C", 0, [("a", b"5")])
@@ -529,11 +529,11 @@ def test_a_start_removes_what_was_half_made_and_keeps_what_was_handed_over(
     assert kept.in_force == 1
 
 
-# Offered by somebody who waits.
+# Published by a caller that waits.
 
 
 def offered(kept: CompactedStore, name: str = ".incoming-1") -> tuple[list[str], Path]:
-    """A generation handed over under a name of no meaning; what its giver hears, and where."""
+    """A generation is uploaded under an arbitrary name: result and errors for its caller."""
     incoming = made(kept).rename(kept.store.compaction.home / name)
     manifest = Manifest.from_json((incoming / MANIFEST_FILE).read_bytes())
     heard: list[str] = []
@@ -567,7 +567,7 @@ def test_of_two_offers_one_is_taken(kept: CompactedStore) -> None:
     second, incoming = offered(kept, ".incoming-2")
     changed(incoming, lambda it: it)
     assert answered(kept, first) == ""
-    # Another one of the same content is the same one.
+    # Another upload with the same content is the same generation.
     assert answered(kept, second) == ""
     assert kept.in_force == 2
 

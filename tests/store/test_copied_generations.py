@@ -1,4 +1,4 @@
-"""A copy of a log takes over the generation that its leader has in force, whatever happens."""
+"""A copy of a log always uses the generation of its leader."""
 
 import random
 import shutil
@@ -31,7 +31,7 @@ QUEUES = [(topic, 0) for topic in (*TOPICS, "T")]
 
 
 class AnyThreadsDisk(CrashingDisk):
-    """Counts what all threads do: generations are taken over by one of their own."""
+    """Counts the operations of all threads: a separate thread prepares a generation."""
 
     def __init__(self, root: Path, crash_at: int | None = None) -> None:
         super().__init__(root, crash_at)
@@ -68,7 +68,7 @@ class Copy(Replica):
         self.store.append(batch_of(topic, 0, frames, lengths), self.clock.time_ms)
 
     def commit(self) -> None:
-        """All of the log, which is on this disk too."""
+        """Sync the whole log, so that it is on this disk too."""
         self.sync()
         self.store.confirm(self.store.appended_end)
 
@@ -78,17 +78,17 @@ class Copy(Replica):
             assert time.monotonic() < deadline, "the store does not get there"
             self.clock.time_ms += 500
             self.store.tick(self.clock.time_ms)
-            # Its threads get there sooner when this one does not spin.
+            # The store's threads finish sooner if this thread does not spin.
             threading.Event().wait(0.001)
 
     def lead(self) -> None:
-        """Hear from routes which topics are compacted, and make a generation of all there is."""
+        """Receive routes with the compacted topics, and make a generation of the whole log."""
         self.store.set_compacted_topics(TOPICS)
         made = compact_store(self.root, topics=TOPICS, now_ms=self.clock.time_ms)
         self.until(lambda: self.number == int(made.name))
 
     def delete(self, below: int) -> None:
-        """As retention does, which may delete so much."""
+        """Delete files as retention may."""
         self.write_point()
         self.store.retain_from = below
         self.store.clean(self.clock.time_ms)
@@ -106,7 +106,7 @@ class Copy(Replica):
         return made_to < compaction.needed_end
 
     def begin_behind(self, leader: "Copy") -> None:
-        """Be a learner whose log begins where the leader's does."""
+        """Become a learner whose log begins where the leader's does."""
         manifest = leader.store.compaction.manifest
         assert manifest is not None
         self.store.compaction.need(manifest.log_end)
@@ -114,12 +114,12 @@ class Copy(Replica):
         self.__init__(self.root, self.disk)  # type: ignore[misc]
 
     def take(self, leader: "Copy", is_over: Callable[[], bool] = lambda: False) -> str:
-        """Take over what the leader has in force; returns why not, or that it is over."""
+        """Use the leader's generation; return the reason if it is refused."""
         compaction = leader.store.compaction
         manifest = compaction.manifest
         assert manifest is not None
         home = self.store.compaction.home
-        # What is left of an earlier one is being removed.
+        # Files of a former generation are being deleted.
         incoming = home / f"{INCOMING_PREFIX}_taken-{next(NUMBERS)}"
         shutil.copytree(compaction.directory_of(manifest.generation), incoming)
         heard: list[str] = []
@@ -128,13 +128,13 @@ class Copy(Replica):
         return heard[0] if heard else "it is over"
 
     def shown(self) -> dict[Any, Any]:
-        """What readers get, and where numbers go on."""
+        """Return the messages of readers, and the next offsets of queues."""
         return {queue: (self.bodies(*queue), self.store.max_offset(*queue)) for queue in QUEUES}
 
 
 @pytest.fixture
 def leader(tmp_path: Path) -> Iterator[Copy]:
-    """Of C some is behind the generation, of D all is in it; T is not compacted."""
+    """Some messages of C are after the generation, all of D are in it; T is not compacted."""
     owner = Copy(tmp_path / "leader")
     owner.open_epoch(1)
     for number in range(4):
@@ -153,7 +153,7 @@ def leader(tmp_path: Path) -> Iterator[Copy]:
 
 @pytest.fixture
 def follower(tmp_path: Path, leader: Copy) -> Iterator[Copy]:
-    """Has copied all."""
+    """Return a follower that has copied the whole log."""
     owner = Copy(tmp_path / "follower")
     owner.copy_from(leader, 1 << 20)
     owner.commit()
@@ -195,7 +195,7 @@ def test_a_damaged_file_is_refused_and_another_copy_of_it_taken(
 
 
 def test_one_that_no_leader_had_in_force_makes_room(leader: Copy, follower: Copy) -> None:
-    """This copy led when it was handed over, and no longer when it was verified."""
+    """This copy led when the generation was published, and no longer when it was verified."""
     stale = follower.store.compaction.directory_of(1)
     stale.mkdir(parents=True)
     (stale / "00000.records").write_bytes(b"of another run")
@@ -205,7 +205,7 @@ def test_one_that_no_leader_had_in_force_makes_room(leader: Copy, follower: Copy
 
 @pytest.fixture
 def learner(tmp_path: Path, leader: Copy) -> Iterator[Copy]:
-    """Its log begins where the leader's does, which has deleted what the generation holds."""
+    """Its log begins where the leader's does, which has deleted messages of the generation."""
     leader.delete(OFFSET_MAX)
     assert leader.store.log_min_offset > 0
     owner = Copy(tmp_path / "learner")
@@ -224,13 +224,13 @@ def test_a_learner_lacks_what_is_before_its_log_until_it_has_the_generation(
     assert learner.take(leader) == ""
     assert not learner.is_lacking
     assert learner.shown() == leader.shown()
-    # As long as this process runs, and after a start.
+    # In this process, and after a start.
     for _ in range(2):
         learner.store.close()
         learner = Copy(tmp_path / "learner")
         assert not learner.is_lacking
         assert learner.shown() == leader.shown()
-    # It leads now, and numbers go on, of D behind what only the generation has.
+    # It leads now; offsets of D continue after messages that only the generation has.
     learner.open_epoch(2)
     learner.send("D", ("z", b"new"))
     learner.commit()
@@ -241,7 +241,7 @@ def test_a_learner_lacks_what_is_before_its_log_until_it_has_the_generation(
 def test_a_log_never_begins_behind_what_was_deleted_without_knowing_it(
     tmp_path: Path, leader: Copy
 ) -> None:
-    """The power goes at any moment of its beginning, of five."""
+    """The power is lost at each moment of the first use of a generation."""
     leader.delete(OFFSET_MAX)
     log_min = leader.store.log_min_offset
     for crash_at in count(step=5):
@@ -282,7 +282,7 @@ def test_numbers_go_on_behind_a_generation_that_was_just_taken(leader: Copy, lea
 def test_what_was_deleted_with_its_topic_is_not_shown_by_a_learner(
     tmp_path: Path, leader: Copy
 ) -> None:
-    """The record that says so is gone from the log with the files before its beginning."""
+    """The record that states it was deleted from the log with the files before its beginning."""
     leader.begin_anew("D")
     leader.append("T", 0, [bytes(3000)])
     leader.commit()
@@ -305,7 +305,7 @@ def test_what_was_deleted_with_its_topic_is_not_shown_by_a_learner(
 def test_power_that_goes_at_any_moment_of_a_take_over_leaves_what_was_or_what_is(
     tmp_path: Path, leader: Copy, is_learner: bool
 ) -> None:
-    # One that replaces another, which this copy never had.
+    # A generation that replaces another one, which this copy never had.
     leader.lead()
     prepared = Copy(tmp_path / "prepared")
     if is_learner:

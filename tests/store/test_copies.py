@@ -1,4 +1,4 @@
-"""Three copies of a log whose leaders come and go and whose machines lose power: they agree."""
+"""Three copies of a log whose leaders change and whose machines lose power: they agree."""
 
 import random
 from pathlib import Path
@@ -23,17 +23,17 @@ from support.store_check import verify_store
 from support.store_directory import PowerCutDisk
 
 NAMES = ("a", "b", "c")
-# Several in a run, so that the record of an epoch, and a blank before it, often begins a file.
+# Several per run, so that the record of an epoch, and a blank before it, often begins a file.
 FILE_BYTES = 4096
 CONFIG = Config(frozenset(NAMES), 2)
 QUEUES = [(topic, queue_id) for topic in "TU" for queue_id in range(2)]
 
 
 class Copies:
-    """Replicas under one scheduler; it decides by the rules what a member would.
+    """Replicas under one scheduler, which makes a member's decisions by the same rules.
 
     Attributes:
-        committed: the log up to where it was ever committed.
+        committed: the log up to the highest committed offset.
     """
 
     def __init__(self, root: Path, choose: random.Random) -> None:
@@ -49,7 +49,7 @@ class Copies:
         self._epoch = self._epoch_start = 0
         self._leader: str | None = None
         self._matched: set[str] = set()
-        # Topics whose messages are to go, and behind which record.
+        # Topics whose messages must be deleted, and the offset of the record with the deletion.
         self._going: dict[str, int] = {}
         self.elect()
 
@@ -62,7 +62,7 @@ class Copies:
         self.replicas[name] = self._opened(name)
 
     def elect(self) -> None:
-        """Two of three report; a leader that hears late of its end appends once more."""
+        """Two of three report; a leader that learns late of its end appends once more."""
         former, choose = self._leader, self._choose
         reports = {
             name: Report(rank_of(store.boundaries(), store.durable_end), sound=True)
@@ -99,13 +99,14 @@ class Copies:
         return self.replicas[self._leader].store.visible_end < self._going.get(topic, 0)
 
     def begin_anew(self) -> None:
-        """A topic is deleted and created again."""
+        """Delete a topic and create it again."""
         topic = self._choose.choice("TU")
         if self._leader is not None and not self._is_going(topic):
             self._going[topic] = self.replicas[self._leader].begin_anew(topic).end_offset
 
     def copy(self, name: str, pieces: int) -> None:
-        """Match, if that is not done in this epoch, and take some of what follows."""
+        """Match the logs, unless this was done in this epoch, and copy some of the following
+        bytes."""
         if self._leader in (None, name):
             return
         leader, follower = self.replicas[self._leader or ""], self.replicas[name]
@@ -125,7 +126,7 @@ class Copies:
             follower.store.write_raw(at, data)
 
     def _remake(self, name: str) -> Replica:
-        """Begin anew, empty: not a single record is the leader's."""
+        """Begin again, empty: no record is common with the leader."""
         assert self.replicas[name].store.committed_end == 0
         self.replicas[name].store.close()
         self._cuts += 1
@@ -170,14 +171,14 @@ class Copies:
             assert replica.store.visible_end <= end
             listed = visible(self.committed[: replica.store.visible_end])
             for queue in QUEUES:
-                # What a power cut leaves of a deletion is gone before the log is listed that far:
-                # the mark is where the deletion's record begins.
+                # Remains of a deletion after a power cut are removed before the log is listed up to
+                # there: the mark is at the start of the record with the deletion.
                 mark = replica.store.dropped_marks.get(queue[0], 0)
                 is_gone = mark >= replica.store.visible_end
                 assert replica.bodies(*queue) == ([] if is_gone else listed.get(queue, []))
 
     def settle(self) -> None:
-        """All that the leader has becomes everybody's."""
+        """Copy the leader's whole log to all."""
         for _ in range(2):
             for name in NAMES:
                 self.copy(name, 1000)
@@ -198,9 +199,9 @@ class Copies:
 
 
 def common_end(leader: Replica, follower: Replica) -> int | None:
-    """How far a follower's log is the leader's, as they agree on it when it connects.
+    """Return the common end of a follower's log and the leader's, as agreed when it connects.
 
-    Where the record of an epoch did not fit, one has a blank, and the other may have records.
+    Where the record of an epoch did not fit, one log has a blank, and the other may have records.
     """
     point = consistent_point(leader.store.boundaries(), follower.store.boundaries())
     while point is not None:
@@ -215,7 +216,7 @@ def common_end(leader: Replica, follower: Replica) -> int | None:
 
 
 def visible(log: bytes) -> dict[tuple[str, int], list[bytes]]:
-    """What is to be seen of each queue, worked out record by record."""
+    """Return the visible messages of each queue, derived record by record."""
     found: dict[tuple[str, int], list[bytes]] = {}
     at = 0
     while at < len(log):
@@ -269,5 +270,5 @@ def test_copies_agree_on_all_that_was_ever_committed(tmp_path: Path, seed: int) 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", seeds(40))
 def test_copies_agree_for_long(tmp_path: Path, seed: int) -> None:
-    """A few seconds for each seed."""
+    """Needs some seconds for each seed."""
     run(tmp_path, seed, 200)

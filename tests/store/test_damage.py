@@ -1,4 +1,4 @@
-"""Files whose bytes changed or are gone: told from what a crash tears, found and named."""
+"""Changed or missing bytes of files are found, named, and distinguished from a torn write."""
 
 import errno
 import os
@@ -36,7 +36,7 @@ def poke(path: Path, position: int, content: bytes) -> None:
 
 
 def tree(root: Path) -> dict[str, bytes]:
-    """Every file of a store but the lock."""
+    """Return all files of a store except the lock."""
     return {
         str(path.relative_to(root)): path.read_bytes()
         for path in sorted(root.rglob("*"))
@@ -82,7 +82,7 @@ def test_a_flipped_byte_before_durable_records_refuses_the_start_and_changes_not
 
 
 def test_a_disk_that_cannot_read_is_not_told_as_damage(tmp_path: Path) -> None:
-    """Whoever steps over damage would pass over a queue that is whole."""
+    """To skip the damage would skip a queue without damage."""
     configured, disk = closed(tmp_path), FailingDisk()
     owner = Owner(configured, disk)
     disk.fail_read = lambda path: errno.EIO if in_log(path) else 0
@@ -106,7 +106,7 @@ def test_nobody_stumbles_over_a_log_file_that_is_cut_short_in_use(
         store = leader.store
         first, cut, following, *_ = sorted((tmp_path / "s/commitlog").iterdir())
         os.truncate(cut, left_bytes)
-        # Who follows the log is told what is gone, and goes on behind it.
+        # A follower of the log gets the damaged range, and continues after it.
         chunks, at = [], 0
         while at < store.visible_end:
             chunks.append(store.read_log(at))
@@ -114,7 +114,7 @@ def test_nobody_stumbles_over_a_log_file_that_is_cut_short_in_use(
         (gone,) = (chunk for chunk in chunks if chunk.skipped_bytes)
         assert gone.next_offset == int(following.name)
         assert chunks[0].start == int(first.name)
-        # Another copy of the log gets all before it, and nothing of it.
+        # Another copy of the log gets all bytes before it, and none of it.
         with pytest.raises(ValueError, match=r"no (whole )?record begins"):
             copy.copy_from(leader)
         assert copy.store.appended_end == gone.start
@@ -126,7 +126,7 @@ def test_nobody_stumbles_over_a_log_file_that_is_cut_short_in_use(
 
 
 def test_damage_below_the_recovery_point_refuses_the_start(tmp_path: Path) -> None:
-    """A lost queue makes the start read everything; only then it sees the log."""
+    """Because a queue is lost, the start reads the whole log; only then it finds the damage."""
     configured = closed(tmp_path)
     shutil.rmtree(tmp_path / "consumequeue/T/0")
     break_body(tmp_path, BODIES[30])
@@ -155,7 +155,7 @@ def test_the_damage_can_be_cut_out_with_everything_behind_it_kept_aside(tmp_path
 def test_whole_records_behind_a_torn_one_are_kept_aside_where_no_sync_is_known(
     tmp_path: Path,
 ) -> None:
-    """After a power cut this is no damage: nobody knows that the torn record was ever synced."""
+    """After a power cut this is no damage: the torn record may never have been synced."""
     configured = settings(tmp_path / "s", commit_log_file_bytes=LOG_FILE_BYTES)
     owner = Owner(configured)
     for body in BODIES[:10]:
@@ -180,7 +180,7 @@ def test_whole_records_behind_a_torn_one_are_kept_aside_where_no_sync_is_known(
 
 
 def test_what_rocketmq_leaves_behind_its_end_is_no_damage(tmp_path: Path) -> None:
-    """It does not clear what it cuts off, so old records stand there, where they always stood."""
+    """RocketMQ does not clear truncated bytes, so old records remain at their positions."""
     configured = closed(tmp_path)
     (tmp_path / "recoveryPoint").unlink()
     (tmp_path / "abort").write_text("4711")
@@ -207,7 +207,7 @@ def test_what_rocketmq_leaves_behind_its_end_is_no_damage(tmp_path: Path) -> Non
 def test_damage_before_what_was_durable_is_found_though_its_times_were_wrong(
     tmp_path: Path, place: str
 ) -> None:
-    """After a crash of RocketMQ only times tell what was durable."""
+    """After a crash of RocketMQ only store times show which records were durable."""
     configured = settings(tmp_path)
     owner = Owner(configured)
     for set_by_ms in (0, YEAR_MS, -YEAR_MS):
@@ -241,7 +241,7 @@ def test_damage_before_what_was_durable_is_found_though_its_times_were_wrong(
 def test_an_owner_is_told_of_a_loss_before_anything_is_cut(
     tmp_path: Path, harm: str, told: str | None
 ) -> None:
-    """With copies elsewhere this one must not elect for what it has lost."""
+    """With copies elsewhere, this copy must not vote after it has lost records."""
     configured = settings(tmp_path / "s", commit_log_file_bytes=LOG_FILE_BYTES)
     owner = Owner(configured)
     for body in BODIES:
@@ -269,7 +269,7 @@ def test_an_owner_is_told_of_a_loss_before_anything_is_cut(
     Owner(replace(configured, root=root), on_loss=lost).store.close()
     assert len(reasons) == (told is not None)
     assert told is None or told in reasons[0]
-    # Nothing says so afterwards.
+    # No later message reports it.
     Owner(replace(configured, root=root), on_loss=lost).store.close()
     assert len(reasons) == (told is not None)
 

@@ -1,4 +1,4 @@
-"""What can be made from the log is made again, whatever has become of it."""
+"""Files that can be derived from the log are created again, whatever their state."""
 
 import errno
 import shutil
@@ -43,7 +43,7 @@ FILES = {
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
-    """One store as a clean stop and as a crash leave it."""
+    """One store after a clean stop, and after a crash."""
     root = tmp_path_factory.mktemp("stores")
     owner = Owner(settings(root / "clean"))
     for number in range(25):
@@ -84,7 +84,7 @@ def test_a_broker_starts_with_all_messages_whatever_became_of_a_file(
     if not path.exists():
         path.write_bytes(b"no clean stop leaves one")
     harm(path)
-    # Entries of the right size are looked at when they are read.
+    # Entries of the right size are checked when they are read.
     opened = Owner if harm is garbage else recovered
     after = opened(settings(root))
     assert content(after) == EVERYTHING
@@ -123,7 +123,8 @@ def test_a_foreign_file_in_a_queue_is_kept_aside(stores: dict[bool, Path], tmp_p
 def test_a_torn_file_that_is_newer_than_the_recovery_point_costs_no_reading(
     stores: dict[bool, Path], tmp_path: Path
 ) -> None:
-    """What a power cut leaves of a queue's file that was made since."""
+    """Remains of a queue's file after a power cut; the file was created after the recovery
+    point."""
     root = crashed_copy(stores[False], tmp_path / "copy")
     (root / "consumequeue/A/0/00000000000000000600").write_bytes(b"")
     (root / "consumequeue/C/0").mkdir(parents=True)
@@ -135,7 +136,7 @@ def test_a_torn_file_that_is_newer_than_the_recovery_point_costs_no_reading(
 
 
 def shortened(root: Path) -> Owner:
-    """A store whose log begins behind every message of queue G 0, of which there were 13."""
+    """A store whose log begins after all messages of queue G 0, which had 13."""
     disk = FailingDisk()
     owner = Owner(settings(root), disk)
     owner.append("G", 0, [b"gone"] * 13)
@@ -192,7 +193,7 @@ def test_queue_files_that_retention_took_are_missed_by_no_start(tmp_path: Path) 
 def test_queue_files_that_retention_took_go_behind_the_point_that_counts_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    """The disk has no room for that point at first."""
+    """The disk has no space for this recovery point at first."""
     monkeypatch.setattr(syncer, "RETRY_SECONDS", 0.01)
     disk = FailingDisk()
     owner = Owner(settings(tmp_path / "s"), disk)
@@ -212,7 +213,7 @@ def test_queue_files_that_retention_took_go_behind_the_point_that_counts_them(
     disk.fail_write = no_room
     owner.clock.time_ms += 10_000
     owner.store.tick(owner.clock.time_ms)
-    # Whatever else is to be done is done between two tries.
+    # Other work runs between two attempts.
     wait_until(lambda: tries > 3, "tries")
     root = tmp_path / "s"
     oldest = root / "consumequeue/A/0/00000000000000000000"

@@ -1,4 +1,4 @@
-"""Under disk pressure read files go first, and unread ones only where the policy says so."""
+"""On a full disk, read files are deleted first, and unread ones only if the policy allows it."""
 
 import json
 from dataclasses import replace
@@ -134,7 +134,7 @@ WAITING = replace(RULES, waits_for=("slow",), wait_bytes_max=200)
         ((OLD, OLD, NEW), UNREAD, (), None),
         ((OLD, OLD, NEW), AWAY, (), None),
         ((OLD, OLD, NEW), READ, (0,), DeletionReason.EXPIRED),
-        # Of three the oldest goes, with its own reason.
+        # Of three files the oldest is deleted, for its own reason.
         ((OLD, OLD, OLD, NEW), UNREAD, (0,), DeletionReason.WAIT_LIMIT),
     ],
 )
@@ -173,7 +173,7 @@ def test_a_growing_log_fills_the_disk_before_its_files_expire() -> None:
     assert (first.at_ms - NOW_MS, first.cause) == (100_000, LossCause.DISK_FILLS)
     behind = earliest_loss(NOW_MS, usage, rules, before_bytes=35_000, **growing)
     assert behind.at_ms - NOW_MS == 200_000
-    # Under `refuse` nothing unread goes; messages are refused then.
+    # Under `refuse` no unread file is deleted; then messages are refused.
     assert earliest_loss(NOW_MS, usage, RULES, **growing).cause is LossCause.EXPIRED_AT_HOUR
     assert RULES.seconds_to_pressure(usage, 400.0) == 100
     assert RULES.seconds_to_pressure(usage, 0.0) is None
@@ -189,7 +189,7 @@ def test_the_rate_is_that_of_the_faster_time() -> None:
     for second in range(10):
         growth.record(NOW_MS + 101_000 + second * 1000, 1000 + second * 1000)
     assert 400 < growth.bytes_per_second < 1000
-    # A pause is no reason to forget it; a clock that was set back is.
+    # A pause does not reset the growth; a clock that was set back does.
     growth.record(NOW_MS + 200_000, 10_000)
     assert growth.bytes_per_second == 50
     growth.record(NOW_MS + 199_990, 10_000)
@@ -252,7 +252,7 @@ def test_a_copy_s_records_are_taken_from_the_reserve(tmp_path: Path) -> None:
 def test_a_producer_does_not_fill_the_reserve_between_two_looks(tmp_path: Path) -> None:
     owner, disk = filled(tmp_path, 1)
     disk.usage_percent = 91
-    # The store looks when the file is half full, not before the next pass.
+    # The store checks when the file is half full, not only in the next pass.
     for _ in range(10):
         if owner.store.writable:
             owner.append(bodies=[bytes(500)])
@@ -286,7 +286,7 @@ def test_readers_hear_why_messages_are_gone_also_after_a_restart(tmp_path: Path)
     owner.wait_for_removals()
     owner.store.close()
     again = Owner(settings(tmp_path, reserved_hours=0), disk)
-    # Those of the second file expire.
+    # The messages of the second file expire.
     again.clock.time_ms = owner.clock.time_ms
     again.store.clean(again.clock.time_ms)
     assert again.store.min_offset("T", 0) == 15
@@ -337,7 +337,7 @@ def left_by_rocketmq(root: Path) -> None:
 
 
 def cleaned(root: Path, **changes: Any) -> tuple[int, bool]:
-    """Where the log of a store begins after a pass in the hour of deletion, years later."""
+    """Return the beginning of a store's log after a pass in the hour of deletion, years later."""
     disk = FailingDisk()
     owner = Owner(settings(root, **{"reserved_hours": None, **changes}), disk)
     owner.clock.time_ms = owner.store.runs.newest_ms + 10 * 365 * 24 * HOUR_MS

@@ -1,4 +1,4 @@
-"""A deleted topic stays deleted, and one created anew under its name begins at offset 0."""
+"""A deleted topic stays deleted, and a new topic of its name begins at offset 0."""
 
 import errno
 import random
@@ -43,7 +43,7 @@ def test_its_queues_are_gone_at_once_and_others_stay(tmp_path: Path) -> None:
 
 
 class CountingDisk(FailingDisk):
-    """Counts the files that are replaced."""
+    """Counts the replaced files."""
 
     replaced = 0
 
@@ -141,7 +141,7 @@ def test_the_owner_waits_for_no_file_of_a_deleted_topic(tmp_path: Path) -> None:
 def test_a_file_that_retention_gave_up_costs_a_new_topic_of_the_name_nothing(
     tmp_path: Path,
 ) -> None:
-    """Retention's files and those of the new topic have the same names."""
+    """Files of retention and of the new topic have the same names."""
     disk = FailingDisk()
     owner = Owner(settings(tmp_path), disk)
     for _ in range(3):

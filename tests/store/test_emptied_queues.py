@@ -1,4 +1,4 @@
-"""Queues whose messages are all deleted: every copy of the log knows the number they go on at."""
+"""Queues without any remaining message: every copy of the log knows their next offset."""
 
 import errno
 import shutil
@@ -32,14 +32,14 @@ def delete_all_it_can(owner: Replica) -> None:
 
 
 def fill(owner: Replica) -> None:
-    """Enough of another topic for some files."""
+    """Append enough messages of another topic for several files."""
     for number in range(5):
         owner.append("U", 0, [b"%d" % number + bytes(3000)])
 
 
 @pytest.fixture
 def leader(tmp_path: Path) -> Iterator[Replica]:
-    """Nothing is left of T's messages, nor of V's, which began anew in between."""
+    """Delete all messages of T, and of V, which began again in between."""
     with opened(tmp_path / "leader", **OPTIONS) as owner:
         owner.open_epoch(3)
         owner.append("T", 1, [b"gone"] * EMPTIED)
@@ -55,7 +55,7 @@ def leader(tmp_path: Path) -> Iterator[Replica]:
 
 
 def check(owner: Replica) -> None:
-    """T and V go on; it leads and is the only one."""
+    """Continue T and V, on the only leader."""
     for topic, queue_id, number in (("T", 1, EMPTIED), ("V", 0, 1)):
         assert owner.store.min_offset(topic, queue_id) == number
         assert owner.store.max_offset(topic, queue_id) == number
@@ -66,7 +66,7 @@ def check(owner: Replica) -> None:
 
 
 def begun_behind(leader: Replica, root: Path) -> Path:
-    """A directory whose log begins where the leader's does."""
+    """Return a directory whose log begins where the leader's does."""
     root.mkdir()
     with opened(root) as learner:
         learner.store.close_to_truncate(leader.store.log_min_offset)
@@ -138,7 +138,7 @@ def test_a_hundred_thousand_numbers_are_known_at_once_and_get_their_files_a_few_
     disk.fail_allocate = disk.fail_write = healthy
     queues.write_numbers(100)
     assert (queues.unwritten, queues.stored_count) == (99_900, 100)
-    # One whose turn has not come, and that gets a message.
+    # A queue that waits for its write, and gets a message.
     late = queues.find_or_create("T", 2999)
     queues.write(late, 3000, encode_entries([7], [100], [0]).tobytes())
     assert (late.max_offset, queues.unwritten) == (3001, 99_899)

@@ -1,4 +1,4 @@
-"""Entries and the records that they lead to, checked by both kernels alike."""
+"""Both kernels check entries and their records with the same results."""
 
 import random
 from typing import NamedTuple
@@ -23,14 +23,14 @@ Run = tuple[int, int]
 
 
 class Read(NamedTuple):
-    """What one read gives."""
+    """Result of a read."""
 
     sizes: list[int]
     runs: list[Run]
 
 
 def entries_of(chance: random.Random) -> EntryArray:
-    """Entries as a queue has them, some of them changed."""
+    """Return entries of a queue, some of them changed."""
     positions, sizes, at = [], [], chance.choice([LOG_MIN, LOG_MIN, LOG_MIN - 200])
     for _ in range(chance.randint(1, 20)):
         at += chance.choice([0, 0, 0, 0, 50, 700])
@@ -48,7 +48,7 @@ def entries_of(chance: random.Random) -> EntryArray:
 
 
 def expected(entries: EntryArray, messages_max: int, bytes_max: int) -> Read | None:
-    """What `records_to_read` says, by the rules of `plausible_count` one entry after the other."""
+    """Return the result of `records_to_read`, by the rules of `plausible_count` entry by entry."""
     sizes: list[int] = []
     runs: list[Run] = []
     for position, size, _ in entries[:messages_max].tolist():
@@ -100,7 +100,7 @@ def test_records_are_those_of_their_entries_by_both_kernels(seed: int) -> None:
         host = encode_host(chance.choice(["127.0.0.1", "::1"]), 1)
         frames, lengths = encode_batch(b"T", 3, bodies, sections, 1, host)
         damaged = bytearray(frames)
-        # A stored batch has the queue offsets that it was given: here they are all 0.
+        # A stored batch has the assigned queue offsets: here all are 0.
         for _ in range(chance.choice([0, 1, 1, 2])):
             damaged[chance.randrange(len(damaged))] ^= 1 << chance.randrange(8)
         topic = chance.choice(["T", "T", "U", "%LMQ%T", "TT"])

@@ -1,4 +1,4 @@
-"""The disk refuses or dies: nothing that was acknowledged is lost, and no offset is wasted."""
+"""The disk refuses or fails: no acknowledged message is lost, and no offset is skipped."""
 
 import errno
 import queue
@@ -42,7 +42,7 @@ def test_a_failed_sync_ends_the_store_and_nothing_is_acknowledged(tmp_path: Path
     disk.fail_sync = lambda path: errno.EIO if in_log(path) else 0
     lost = owner.append(bodies=[b"unknown"])
     assert owner.failed.get(timeout=DEADLINE_SECONDS).errno == errno.EIO
-    # The disk is well again, but what it dropped it has dropped.
+    # The disk works again, but the pages that it dropped are lost.
     disk.fail_sync = healthy
     for call in (
         owner.append,
@@ -163,7 +163,7 @@ def test_no_room_for_the_next_file_refuses_the_append_until_there_is(tmp_path: P
 
 
 def test_a_write_that_fails_in_the_middle_leaves_no_record_behind(tmp_path: Path) -> None:
-    """Records of one size: the half of a failed batch would continue what is written over it."""
+    """Records of one size: the rest of a failed batch would continue the bytes written over it."""
     disk = FailingDisk()
     owner = Owner(settings(tmp_path / "s"), disk)
     first = owner.append(bodies=[b"one"])

@@ -1,4 +1,4 @@
-"""How long a store has nothing to do: until the disk is looked at, unless something happens."""
+"""Time for which a store has no work: until its next check of the disk, unless an event comes."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def idle_ms(owner: Owner) -> int:
 
 
 def settle(owner: Owner) -> None:
-    """Tick until the store has nothing to do."""
+    """Tick until the store has no work."""
 
     def is_idle() -> bool:
         owner.clock.time_ms += 100

@@ -1,4 +1,4 @@
-"""A broker's process is killed at any moment, again and again, on the same directory."""
+"""A broker's process is killed at random moments, repeatedly, on the same directory."""
 
 import os
 import random
@@ -18,7 +18,7 @@ APPENDER = Path(__file__).with_name("appender.py")
 
 
 def append_until_killed(root: Path, flush: str, seed: int, lines: int) -> list[list[str]]:
-    """Run the appender, kill it after some lines, and return what it had acknowledged."""
+    """Run the appender, kill it after some lines, and return the acknowledged batches."""
     with subprocess.Popen(
         [sys.executable, str(APPENDER), str(root), flush, str(seed)],
         stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""The lock is a POSIX record lock on byte 0, which Java brokers take as well."""
+"""The lock is a POSIX record lock on byte 0, which Java brokers use as well."""
 
 import subprocess
 import sys

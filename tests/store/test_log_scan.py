@@ -1,4 +1,4 @@
-"""A walk over the log, as recovery does it."""
+"""A scan of the log, as recovery does it."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ HOST = b"\x7f\x00\x00\x01" + (10911).to_bytes(4)
 
 
 class CountingDisk(Disk):
-    """Counts what is read."""
+    """Counts the bytes read."""
 
     def __init__(self) -> None:
         super().__init__()

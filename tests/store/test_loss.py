@@ -1,4 +1,4 @@
-"""Nothing is deleted before the time predicted for it, and unless something holds it up, then."""
+"""No file is deleted before the time predicted for it; without an obstacle it is deleted then."""
 
 import random
 from collections.abc import Callable
@@ -75,7 +75,7 @@ def test_hours_that_begin_at_a_quarter_and_an_hour_that_a_day_leaves_out() -> No
 
 
 class SimulatedLog:
-    """Files as retention sees them, growing as time passes; each has a number for its start."""
+    """Files as retention sees them, growing with time; each has a number as its start."""
 
     def __init__(self, choose: random.Random) -> None:
         self.choose = choose
@@ -89,7 +89,7 @@ class SimulatedLog:
             self.files = [LogFileAge(number, age) for number, age in enumerate(ages)]
 
     def write(self) -> None:
-        """The last file is written to; sometimes that fills it."""
+        """Write to the last file; sometimes this fills it."""
         self.files[-1] = replace(self.files[-1], newest_ms=self.now_ms)
         if self.choose.random() < 0.5:
             self.files.append(LogFileAge(self.files[-1].start + 1, self.now_ms))
@@ -97,7 +97,7 @@ class SimulatedLog:
     def predictions(
         self, usage: DiskUsage, rules: RetentionRules, local_hour: Callable[[int], int]
     ) -> dict[int, int]:
-        """File → earliest loss."""
+        """Return the earliest loss of each file."""
         predicted = {}
         for index, file in enumerate(self.files):
             newest = max(each.newest_ms for each in self.files[: index + 1])
@@ -122,7 +122,7 @@ def test_a_simulated_week_deletes_nothing_before_its_time(seed: int) -> None:
     band = choose.choice((range(76), range(76, 86), range(86, 100)))
     percents = [choose.choice(band) for _ in range(5)]
     predicted = log.predictions(DiskUsage(percents[0], 100 - percents[0]), rules, local_hour)
-    # Under pressure one file goes in a pass.
+    # Under pressure a pass deletes one file.
     held_up = rules.files_per_pass_max < 1000 or band.start > rules.forced_percent
     last = log.files[-1].start
     # The clock jumps from event to event: passes at most ten minutes apart, and writes.
@@ -139,7 +139,7 @@ def test_a_simulated_week_deletes_nothing_before_its_time(seed: int) -> None:
         )
         for start in decision.delete:
             assert log.now_ms >= predicted.get(start, 0), (start, last)
-            # A pass can come too late for an hour of deletion that was about to end.
+            # A pass can be too late for an hour of deletion that was about to end.
             late_ms = predicted.get(start, 0) + 10 * MINUTE_MS
             in_time = percents[0] > rules.used_percent_max or (
                 local_hour(late_ms) in rules.delete_hours
@@ -157,7 +157,7 @@ def test_a_store_tells_where_a_message_is_and_deletes_it_when_it_said(tmp_path: 
     owner = Owner(settings(tmp_path, reserved_hours=72, disk_pressure_policy="delete"), disk)
     store = owner.store
     now_ms = owner.clock.time_ms
-    # Each batch takes a file of its own.
+    # Each batch fills its own file.
     for hours in (73, 70, 69, 0):
         owner.clock.time_ms = now_ms - hours * HOUR_MS
         owner.append(bodies=[bytes(500)] * 5)
@@ -171,14 +171,14 @@ def test_a_store_tells_where_a_message_is_and_deletes_it_when_it_said(tmp_path: 
     assert places == [0, 1, 2, 3]
     assert stored[1] is not None
     assert stored[1].store_timestamp_ms == now_ms - 70 * HOUR_MS
-    # Asked for the newest first: what is older counts all the same.
+    # Asked for the newest message first: older files count all the same.
     hours = [(forecast.of(at * 4096).at_ms - now_ms) / HOUR_MS for at in (3, 0, 1, 2)]
     assert hours == [72, 0, 2, 3]
     owner.clock.time_ms = now_ms
     assert store.clean(now_ms + 2 * HOUR_MS - 1).delete == (0,)
     owner.clock.time_ms += 3 * HOUR_MS
     assert store.clean(owner.clock.time_ms).delete == (4096, 2 * 4096)
-    # An offset that is gone means the oldest message kept.
+    # An offset without a message means the oldest kept message.
     oldest = store.stored_at("T", 0, 0)
     assert oldest is not None
     assert oldest.physical_offset == 3 * 4096

@@ -1,5 +1,5 @@
-"""When recovery points are written: their syncs delay appends, and a start reads the log after the
-last one."""
+"""Times of recovery points: their syncs delay appends, and a start reads the log after the last
+one."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The power goes at any moment, again and again: what was acknowledged is there afterwards."""
+"""The power is lost at random moments, repeatedly: all acknowledged messages exist afterwards."""
 
 import random
 from dataclasses import dataclass, field, replace
@@ -19,7 +19,7 @@ KEYS = [(topic, queue_id) for topic in TOPICS for queue_id in range(2)]
 
 @dataclass
 class Journal:
-    """What was appended and what of it was acknowledged, queue by queue."""
+    """Appended and acknowledged messages, by queue."""
 
     appended: dict[Key, list[tuple[bytes, str]]] = field(
         default_factory=lambda: {key: [] for key in KEYS}
@@ -46,9 +46,9 @@ class Journal:
                 self.appended[key], self.acknowledged[key] = [], 0
 
     def check(self, owner: Owner) -> None:
-        """Queues hold all that was acknowledged, and nothing else than what was appended.
+        """Check that queues have all acknowledged messages, and no messages that were not appended.
 
-        Retention takes messages from their beginning, and from nowhere else.
+        Retention deletes messages from their beginning only.
         """
         store = owner.store
         for key, messages in self.appended.items():
@@ -61,7 +61,7 @@ class Journal:
 
 
 def stored(owner: Owner, key: Key) -> list[tuple[bytes, str]]:
-    """Every message of a queue."""
+    """Return all messages of a queue."""
     found: list[tuple[bytes, str]] = []
     offset = owner.store.min_offset(*key)
     while offset < owner.store.max_offset(*key):
@@ -83,10 +83,10 @@ def delete_old_files(owner: Owner, disk: PowerCutDisk) -> None:
 def run_until_cut(
     configured: StoreSettings, target: Path, journal: Journal, choose: random.Random
 ) -> None:
-    """Append, confirm, tick, delete at random, and cut the power in the middle of it."""
+    """Append, confirm, tick, delete at random, and cut the power during one of these operations."""
     disk = PowerCutDisk(configured.root)
     disk.usage_percent = 50
-    # The clock stands where it stood at the start before: store times must not go back with it.
+    # The clock continues from the former start: store times must not decrease because of it.
     owner = Owner(configured, disk)
     store = owner.store
     journal.check(owner)

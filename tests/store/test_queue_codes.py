@@ -1,4 +1,4 @@
-"""A flipped bit in an entry's code hides no message from who filters by tags."""
+"""A flipped bit in an entry's tag code hides no message from a reader with a filter."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ BODIES = [b"%d" % number for number in range(COUNT)]
 
 
 def filled(root: Path) -> Owner:
-    """Every other message has TagA; their entries lie in three files."""
+    """Every other message has TagA; their entries are in three files."""
     owner = Owner(settings(root))
     for number, body in enumerate(BODIES):
         owner.append("T", 0, [body], "TagB" if number % 2 else "TagA")
@@ -24,7 +24,7 @@ def filled(root: Path) -> Owner:
 
 
 def wanted(owner: Owner) -> list[bytes]:
-    """What a subscription to TagA gets."""
+    """Return the messages of a subscription to TagA."""
     found: list[bytes] = []
     offset = 0
     while offset < owner.store.max_offset("T", 0):

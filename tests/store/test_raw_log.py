@@ -1,4 +1,4 @@
-"""Copies of a log: what a store writes of another's bytes is the same log, with the same queues."""
+"""Copies of a log: a store writes another one's bytes as the same log, with the same queues."""
 
 import random
 import zlib
@@ -16,7 +16,7 @@ from support.store_directory import DELETES_ALL, Owner, crashed_copy, recovered,
 
 
 def fill(owner: Owner, choose: random.Random, batches: int) -> list[int]:
-    """Append at random; returns where the batches end."""
+    """Append at random; return the ends of the batches."""
     ends = []
     for _ in range(batches):
         bodies = [bytes(choose.randrange(400)) for _ in range(choose.randrange(1, 5))]
@@ -44,7 +44,7 @@ def test_a_copy_is_the_same_log_and_has_the_same_queues(tmp_path: Path, seed: in
             size = end - leader.store.log_min_offset
             crc = zlib.crc32(leader.log_bytes()[-size:])
             assert leader.store.tail_crc(end, size) == follower.store.tail_crc(end, size) == crc
-        # It leads now, and numbers go on where they were.
+        # It leads now, and offsets continue.
         follower.open_epoch(5)
         fill(follower, choose, 5)
         leader.copy_from(follower)
@@ -59,7 +59,7 @@ def test_a_copy_is_the_same_log_and_has_the_same_queues(tmp_path: Path, seed: in
 
 def test_what_was_copied_is_listed_record_by_record_as_it_is_committed(tmp_path: Path) -> None:
     with opened(tmp_path / "a") as leader, opened(tmp_path / "b") as follower:
-        # One chunk, in which the queues' records are mixed.
+        # One chunk with records of all queues mixed.
         ends = [leader.append(topic, 0, [b"x"]).end_offset for topic in "ABABBA"]
         follower.copy_from(leader)
         follower.append("A", 0, [b"behind"])
@@ -206,7 +206,7 @@ def test_retention_takes_every_mark_but_the_newest_and_nothing_is_forgotten(
 
 
 def test_a_copy_may_begin_where_the_log_of_another_begins_now(tmp_path: Path) -> None:
-    """Its first mark tells of epochs of which no record is left; its queues begin in the middle."""
+    """Its first mark names epochs without any remaining record; its queues begin in the middle."""
     with opened(tmp_path / "a", **DELETES_ALL) as leader:
         leader.open_epoch(3)
         for number in range(5):

@@ -1,4 +1,4 @@
-"""Every answer a reader can get."""
+"""All results that a reader can get."""
 
 import sys
 from pathlib import Path
@@ -96,7 +96,7 @@ def test_a_queue_file_that_is_gone_sends_the_reader_to_the_next(tmp_path: Path) 
     owner = Owner(store_directory.settings(tmp_path, open_queue_files_max=8))
     owner.append(bodies=[b"%02d" % n for n in range(20)])
     assert owner.store.min_offset("T", 0) == 0
-    # As many others as there are descriptors push this queue's out.
+    # As many other queues as there are descriptors close this queue's file.
     for queue_id in range(1, 12):
         owner.append(queue_id=queue_id)
     (tmp_path / "consumequeue/T/0" / f"{0:020d}").unlink()

@@ -1,4 +1,4 @@
-"""Whatever state a directory was left in, the queues equal a rebuild from the log afterwards."""
+"""After recovery from any state of a directory, the queues equal a rebuild from the log."""
 
 import random
 import shutil
@@ -377,7 +377,7 @@ def test_the_older_point_is_used_when_the_newer_was_torn(tmp_path: Path) -> None
     slots = (root / "recoveryPoint").read_bytes()
     newer = max((0, 512), key=lambda at: slots[at + 8 : at + 16])
     poke(root / "recoveryPoint", newer + 40, b"\xff")
-    # The checkpoint is written after the point, so a torn point comes with the older one.
+    # The checkpoint is written after the point, so a torn point exists with the older checkpoint.
     shutil.copy(tmp_path / "s/checkpoint", root / "checkpoint")
     after = Owner(settings(root))
     assert after.store.recovery.boundary <= first
@@ -386,7 +386,7 @@ def test_the_older_point_is_used_when_the_newer_was_torn(tmp_path: Path) -> None
 
 
 def test_old_bytes_behind_a_torn_end_never_come_back_as_records(tmp_path: Path) -> None:
-    """Records of one size: whatever is written anew ends where an old record begins."""
+    """Records of one size: rewritten bytes end where an old record begins."""
     owner = Owner(settings(tmp_path / "s"))
     owner.append(bodies=[b"keep"])
     torn = owner.append(bodies=[b"torn"]).first_physical_offset
@@ -495,7 +495,7 @@ def test_random_damage_behind_the_recovery_point_loses_nothing_before_it(
 
 @pytest.mark.parametrize("seed", seeds(2))
 def test_a_record_that_is_torn_anywhere_was_never_there(tmp_path: Path, seed: int) -> None:
-    """Of what a power cut tears, zeros or what was there before stand behind the place."""
+    """After a torn write, zeros or the former bytes follow the position."""
     rng = random.Random(seed)
     configured = settings(tmp_path / "s")
     owner = Owner(configured)
@@ -523,7 +523,7 @@ def test_a_record_that_is_torn_anywhere_was_never_there(tmp_path: Path, seed: in
 
 
 def scanned_end(root: Path) -> int:
-    """Where the log ends for a start, with what `abort` says of its records."""
+    """Return the log's end for a start, and the meaning of `abort` for its records."""
     disk = Disk()
     abort = AbortFile(root, disk).read()
     assert abort is not None
@@ -558,7 +558,7 @@ def test_without_checksums_of_its_own_a_store_takes_records_as_rocketmq_does(
 def test_a_checksum_that_another_broker_left_in_a_record_of_its_own_ends_no_log(
     tmp_path: Path,
 ) -> None:
-    """RocketMQ copies the properties of a delayed message, and goes by bodies unless told."""
+    """RocketMQ copies the properties of a delayed message, and checks bodies only by default."""
     owner = Owner(settings(tmp_path))
     owner.append(bodies=[b"ours"])
     copied = owner.append(bodies=[b"copied"])
@@ -586,7 +586,7 @@ def test_what_a_start_shows_to_readers_was_synced_before(tmp_path: Path) -> None
 
 
 def test_a_number_that_no_record_bears_is_passed_over_by_readers(tmp_path: Path) -> None:
-    """Another broker's log can skip queue offsets; its entries must not shift for that."""
+    """Another broker's log can skip queue offsets; its entries must not move because of that."""
     owner = Owner(settings(tmp_path))
     size = owner.append(bodies=[b"0"]).end_offset
     owner.append(bodies=[b"1"])
@@ -622,7 +622,7 @@ def test_a_number_that_two_records_bear_belongs_to_the_first(tmp_path: Path) -> 
 def test_an_entry_that_lost_half_its_offset_in_a_power_cut_hides_no_record(
     tmp_path: Path, behind: int
 ) -> None:
-    """Its upper bytes were on a page that was not written: it looks older than the log."""
+    """Its upper bytes were on a page that was not written, so it looks older than the log."""
     disk = FailingDisk()
     owner = Owner(settings(tmp_path / "s"), disk)
     for number in range(13):

@@ -1,4 +1,4 @@
-"""CommitLog files are reserved in full; a start must not read what was only reserved."""
+"""CommitLog files are reserved in full; a start must not read the reserved part."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def test_a_start_reads_what_the_log_holds_and_not_what_is_reserved(tmp_path: Pat
     disk = CountingDisk()
     second = Owner(configured, disk)
     assert second.store.max_offset("T", 0) == 20_000
-    # What was reserved stands in the page cache as zeros once somebody has read ahead into it, and
-    # a reader that takes cached pages for data would chase its own reading ahead to the file's end.
+    # A read-ahead puts the reserved part into the page cache as zeros. A reader that takes cached
+    # pages for data would follow its own read-ahead to the file's end.
     assert disk.read_bytes < READ_BYTES_MAX
     second.store.close()

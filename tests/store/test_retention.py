@@ -1,4 +1,4 @@
-"""Old files go, oldest first and never the last; a full disk stops appends while it is full."""
+"""Old files are deleted, oldest first and never the last; a full disk stops appends while full."""
 
 import errno
 import os
@@ -95,7 +95,7 @@ def test_hours_are_a_list_and_nothing_else() -> None:
 
 
 class Cleaned:
-    """A store of many small files, and a disk that says how full it is."""
+    """A store of many small files, and a disk whose usage the test sets."""
 
     def __init__(self, configured: StoreSettings) -> None:
         self.disk = FailingDisk()
@@ -105,13 +105,13 @@ class Cleaned:
         self.log = configured.root / "commitlog"
 
     def fill(self, batches: int) -> None:
-        """Each batch takes a file of its own."""
+        """Append; each batch fills its own file."""
         for _ in range(batches):
             self.owner.append(bodies=[bytes(500)] * 5)
         self.owner.write_point()
 
     def age(self, hours: float) -> None:
-        """Let some hours go by."""
+        """Advance the clock by some hours."""
         self.owner.clock.time_ms += int(hours * HOUR_MS)
 
     def clean(self, hour: int) -> tuple[int, ...]:
@@ -125,7 +125,7 @@ class Cleaned:
         self.owner.wait_for_removals()
 
     def names(self) -> list[int]:
-        """Start offsets of the files in use; the one reserved ahead is none of them."""
+        """Return start offsets of the files in use, without the file that is reserved ahead."""
         self.owner.wait_for_removals()
         starts = sorted(int(path.name) for path in self.log.iterdir())
         return [start for start in starts if start < self.store.appended_end]
@@ -234,7 +234,7 @@ def test_a_tick_cleans_only_when_it_is_time(tmp_path: Path) -> None:
     cleaned.store.tick(start + 60_000)
     assert not cleaned.store.writable
     cleaned.disk.usage_percent = 50
-    # Under pressure the disk is looked at more often.
+    # Under pressure the disk is checked more often.
     cleaned.store.tick(start + 64_999)
     assert not cleaned.store.writable
     cleaned.store.tick(start + 65_000)
@@ -284,7 +284,7 @@ def test_a_start_finds_how_old_files_are(cleaned: Cleaned) -> None:
     cleaned.store.close()
     again = Cleaned(cleaned.store.settings)
     again.age(73)
-    # A last record that cannot be read: the file's own time stands in, as long as it is there.
+    # A last record that cannot be read: the file's own time is used, as long as it exists.
     with next(again.log.glob(f"{4096:020}")).open("r+b") as file:
         file.seek(0)
         file.write(bytes(4096))
@@ -308,6 +308,6 @@ def test_a_log_with_copies_stays_as_far_as_they_need_it(tmp_path: Path) -> None:
                 owner.store.retain_from = retained
             owner.store.clean(owner.clock.time_ms)
             assert owner.store.log_min_offset == begin
-            # It says up to where it would have gone, as long as it waits for them.
+            # While it waits for them, it reports the end of the files that it would delete.
             held = 12_288 if begin < 12_288 else 0
             assert owner.store.retention_held_end == held

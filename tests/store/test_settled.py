@@ -1,4 +1,4 @@
-"""A big store without a recovery point: only what its queues cannot prove is read again."""
+"""A large store without a recovery point: only queues without proof are read again."""
 
 import random
 import shutil
@@ -16,8 +16,8 @@ QUEUES = [(topic, queue_id) for topic in "AB" for queue_id in range(3)]
 
 
 def filled(root: Path, choose: random.Random, used_percent: int = 10) -> Owner:
-    """About a dozen CommitLog files, written over a minute: retention looks at the disk once, and
-    takes the oldest of them if it is too full."""
+    """About a dozen CommitLog files, written over a minute: retention checks the disk once, and
+    deletes the oldest of them if it is too full."""
     disk = FailingDisk()
     disk.usage_percent = used_percent
     owner = Owner(settings(root), disk)
@@ -39,7 +39,7 @@ Bodies = dict[tuple[str, int], list[bytes]]
 def stores(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> tuple[dict[bool, Path], Bodies]:
-    """The same store as a clean stop and as a crash leave it, and what is in it."""
+    """The same store after a clean stop and after a crash, and its content."""
     directory = tmp_path_factory.mktemp("stores")
     owner = filled(directory / "clean", random.Random(1), request.param)
     assert (owner.store.log_min_offset > 0) == (request.param == 80)
@@ -55,7 +55,7 @@ def files_of(root: Path, queue: tuple[str, int]) -> list[Path]:
 
 
 def rewrite(root: Path, queue: tuple[str, int], change: Callable[[bytes], bytes]) -> None:
-    """Change a queue's whole content, keeping the files' sizes."""
+    """Change a queue's whole content, but not the sizes of its files."""
     paths = files_of(root, queue)
     content = b"".join(path.read_bytes() for path in paths)
     content = change(content).ljust(len(content), b"\0")
@@ -64,7 +64,7 @@ def rewrite(root: Path, queue: tuple[str, int], change: Callable[[bytes], bytes]
 
 
 def nothing(root: Path, choose: random.Random) -> None:
-    """Only the recovery point is gone."""
+    """Delete only the recovery point."""
 
 
 def lose_a_queue(root: Path, choose: random.Random) -> None:
@@ -83,7 +83,7 @@ def lose_a_file(root: Path, choose: random.Random) -> None:
 
 
 def skip_an_entry(root: Path, choose: random.Random) -> None:
-    """What RocketMQ's recovery can do: one record is left out, the rest moves up."""
+    """Simulate a fault of RocketMQ's recovery: one record is left out, later ones move up."""
     queue = choose.choice(QUEUES)
     at = choose.randrange(len(files_of(root, queue)) * 10) * 20
     rewrite(root, queue, lambda content: content[:at] + content[at + 20 :])
@@ -105,7 +105,8 @@ def swap_two_queues(root: Path, choose: random.Random) -> None:
 
 
 def name_ext_units(root: Path, choose: random.Random) -> None:
-    """RocketMQ's enableConsumeQueueExt was on for a while: codes are places in another file."""
+    """RocketMQ's enableConsumeQueueExt was on for some time: codes are positions in another
+    file."""
     queue = choose.choice(QUEUES)
     entries = len(files_of(root, queue)) * 10
     first = choose.randrange(entries)
@@ -190,7 +191,7 @@ def test_records_of_a_deleted_topic_are_where_reading_begins(tmp_path: Path) -> 
 def test_a_log_that_was_less_durable_than_its_queues_is_read_from_where_it_was(
     tmp_path: Path,
 ) -> None:
-    """A power cut takes the log's newest pages; the checkpoint knows that they were not synced."""
+    """A power cut removes the log's newest pages; by the checkpoint they were not synced."""
     choose = random.Random(2)
     owner = filled(tmp_path / "s", choose)
     owner.write_point()

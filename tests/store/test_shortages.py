@@ -1,4 +1,5 @@
-"""No descriptor, or no room for the small files: what was not even tried is no failed sync."""
+"""No descriptor, or no space for the small files: an operation that did not run is no failed
+sync."""
 
 import errno
 from pathlib import Path
@@ -34,7 +35,7 @@ def test_without_descriptors_messages_are_acknowledged_and_the_point_comes_later
 ) -> None:
     owner = Owner(settings(tmp_path / "s", flush=Flush.SYNC))
     owner.append_durably(bodies=[b"first"])
-    # Another queue's file has to be opened for its sync.
+    # Another queue's file must be opened for its sync.
     owner.append_durably(queue_id=1, bodies=[b"other"])
     with no_descriptors():
         ask_for_point(owner)

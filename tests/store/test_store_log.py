@@ -33,7 +33,7 @@ from support.store_directory import (
 
 
 class Seen:
-    """What a log has told."""
+    """Events of a log."""
 
     def __init__(self) -> None:
         self.queues: list[QueueKey] = []
@@ -74,7 +74,7 @@ def append(log: StoreLog, body: bytes, topic: str = "T") -> int:
 
 
 def copy(leader: ReplicatedLog, follower: ReplicatedLog) -> None:
-    """Match, and take what follows, as a session does."""
+    """Match, and copy the following bytes, as a session does."""
     point = leader.min_offset
     if follower.end > follower.min_offset:
         found = consistent_point(leader.boundaries(), follower.boundaries())
@@ -112,7 +112,7 @@ async def test_replicas_whose_logs_went_apart_come_together(tmp_path: Path) -> N
         assert a.durable_end == b.durable_end == committed
         b.commit(committed)
         assert seen.queues == [(LOG_TOPIC, 0), ("T", 0)]
-        # Nobody else has what follows; b is elected.
+        # No other copy has the following records; b is elected.
         append(a, b"lost", "U")
         b.open_epoch(2)
         append(b, b"kept", "V")
@@ -203,7 +203,7 @@ async def test_what_a_follower_far_behind_lacks_is_read_while_the_loop_does_othe
         assert found.startswith(whole)
         assert len(found) > len(whole)
         assert disk.waited == 0
-        # A leader that was deposed meanwhile has cut its log: what was there is nobody's record.
+        # A leader that was deposed in the meantime has cut its log: the former records are gone.
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(cut())
             with pytest.raises(ValueError, match="during the read"):

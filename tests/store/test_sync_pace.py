@@ -1,4 +1,4 @@
-"""When the owner of a store believes that its next sync is short."""
+"""Conditions under which the owner of a store expects a short sync."""
 
 import random
 

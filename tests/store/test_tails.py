@@ -1,4 +1,4 @@
-"""The newest messages of a queue come from memory, and are what the log has."""
+"""The newest messages of a queue are served from memory, and equal those of the log."""
 
 import random
 from collections import defaultdict

@@ -1,4 +1,6 @@
-"""A clock that was wrong for long: store times go back where a file begins, and all is found."""
+"""A clock that was wrong for a long time: store times decrease where a file begins, and all
+messages are found.
+"""
 
 import errno
 import random
@@ -34,7 +36,7 @@ FILE_BYTES = 4096
 
 
 def stored_times(owner: Owner, topic: str = "T", queue_id: int = 0) -> list[int]:
-    """Of every message of a queue that is kept."""
+    """Return a value of each kept message of a queue."""
     found: list[int] = []
     offset = owner.store.min_offset(topic, queue_id)
     while offset < owner.store.max_offset(topic, queue_id):
@@ -47,7 +49,8 @@ def stored_times(owner: Owner, topic: str = "T", queue_id: int = 0) -> list[int]
 
 
 def check_searches(owner: Owner, topic: str, queue_id: int, probes: Sequence[int]) -> None:
-    """What a search finds is behind the newest message that is too early, whatever is before."""
+    """A search returns the message after the newest one that is too early, whatever comes
+    before."""
     low = owner.store.min_offset(topic, queue_id)
     times = stored_times(owner, topic, queue_id)
     for probe in probes:
@@ -60,7 +63,7 @@ def check_searches(owner: Owner, topic: str, queue_id: int, probes: Sequence[int
 
 
 def a_wrong_year(owner: Owner, messages: int = 3) -> None:
-    """Some messages, some in a year that is wrong, and some when the clock is back."""
+    """Append messages, some of them in a wrong year, and some after the clock is corrected."""
     for set_by_ms in (0, YEAR_MS, -YEAR_MS):
         owner.clock.time_ms += set_by_ms
         owner.look_at_clock()
@@ -121,13 +124,13 @@ def test_a_clock_that_is_a_little_behind_is_waited_for(tmp_path: Path, behind_ms
 
 
 def test_no_run_begins_before_the_checkpoint_says_nothing_of_its_time(tmp_path: Path) -> None:
-    """RocketMQ goes by the checkpoint's times: of what is not on disk they must not speak."""
+    """RocketMQ uses the checkpoint's times: they must not cover bytes that are not on the disk."""
     owner = Owner(settings(tmp_path))
     owner.clock.time_ms += YEAR_MS
     owner.append()
     owner.look_at_clock()
     owner.clock.time_ms -= YEAR_MS
-    # Not asked to write anything yet.
+    # No write has been requested yet.
     assert owner.append().store_timestamp_ms == NOW_MS + YEAR_MS
     owner.look_at_clock()
     checkpoint = read_checkpoint(tmp_path)
@@ -197,7 +200,7 @@ def test_a_disk_that_refuses_the_next_file_delays_the_run(tmp_path: Path) -> Non
         with pytest.raises(AppendFailed):
             owner.append()
     disk.fail_write = lambda *_: 0
-    # The clock has gone ahead again meanwhile: nothing has happened.
+    # The clock is ahead again in the meantime: no run has begun.
     owner.clock.time_ms += YEAR_MS
     owner.look_at_clock()
     assert owner.append().first_physical_offset < FILE_BYTES
@@ -227,7 +230,7 @@ def test_retention_takes_a_run_and_the_rest_is_found(tmp_path: Path) -> None:
 
 
 def live_through(owner: Owner, chance: random.Random, steps: int) -> None:
-    """Messages in some queues under a clock that is set now and then."""
+    """Append messages in several queues under a clock that is sometimes set."""
     for _ in range(steps):
         owner.clock.time_ms += chance.choice([0, 1, 400, 30_000])
         if chance.random() < 0.1:
@@ -287,7 +290,7 @@ def test_whatever_the_clock_and_the_power_do_searches_by_time_are_right(
 
 
 class SteppingDisk(FailingDisk):
-    """Keeps what a kill would have left before each call that changes something."""
+    """Copies the state after a kill before each call that changes something."""
 
     def __init__(self, root: Path, copies: Path) -> None:
         super().__init__()

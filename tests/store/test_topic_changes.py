@@ -1,4 +1,4 @@
-"""Topics begin anew behind a record of the log: on all copies, and not before it counts."""
+"""Topics begin again after a record of the log, on all copies, once the record is committed."""
 
 import random
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ NEW = [b"new %d" % number for number in range(2)]
 
 @pytest.fixture
 def leader(tmp_path: Path) -> Iterator[Replica]:
-    """T had messages, began anew and has others; U goes on. All is committed."""
+    """T had messages, began again and has new ones; U continues. Everything is committed."""
     with opened(tmp_path / "leader") as owner:
         owner.open_epoch(1)
         for body in OLD:
@@ -40,7 +40,7 @@ def leader(tmp_path: Path) -> Iterator[Replica]:
 
 
 def renewal_of(owner: Replica) -> tuple[int, int]:
-    """Where the first record behind which a topic begins anew lies, and ends."""
+    """Return start and end of the first record after which a topic begins again."""
     at = owner.store.log_min_offset
     while data := owner.store.read_raw(at, 1):
         if b'"anew":["' in data:
@@ -50,7 +50,7 @@ def renewal_of(owner: Replica) -> tuple[int, int]:
 
 
 def check(owner: Replica) -> None:
-    """All is committed: T has what is behind the record, from offset 0 on."""
+    """Everything is committed: T has the messages after the record, from offset 0 on."""
     assert owner.bodies("T") == NEW
     assert owner.store.max_offset("T", 0) == len(NEW)
     assert owner.bodies("U") == OLD + NEW
@@ -74,7 +74,7 @@ def test_nothing_goes_before_the_record_is_committed_and_then_all_does(
         follower.store.confirm(follower.store.appended_end)
         check(follower)
         assert follower.store.log_topics == LogTopics(7, 1, {"T": 7})
-        # It leads now, and numbers go on.
+        # It leads now, and offsets continue.
         follower.open_epoch(2)
         assert follower.append("T").first_queue_offset == len(NEW)
         follower.sync()
@@ -83,14 +83,14 @@ def test_nothing_goes_before_the_record_is_committed_and_then_all_does(
 
 
 def test_what_is_committed_and_not_durable_here_waits(tmp_path: Path, leader: Replica) -> None:
-    """A mark behind the log's end would show what is copied once more after a power cut."""
+    """A mark after the log's end would show records that are copied again after a power cut."""
     disk = CrashingDisk(tmp_path / "b")
     with opened(tmp_path / "b", disk) as follower:
         first, end = renewal_of(leader)
         follower.copy_from(leader, 1, end=first)
         follower.sync()
         follower.store.confirm(first)
-        # The Syncer is told of a failure by a later call.
+        # A later call reports the failure of the Syncer.
         disk.fail_sync = lambda _: 5
         with suppress(Exception):
             follower.copy_from(leader, 1, end=end)
@@ -128,7 +128,7 @@ def test_a_topic_that_begins_anew_twice_before_anything_is_committed(tmp_path: P
 def test_a_topic_goes_on_where_it_is_when_another_one_begins_anew(
     tmp_path: Path, bytes_max: int
 ) -> None:
-    """In one piece of the log: a follower that refused it would ask for it for ever."""
+    """In one piece of the log: a follower that refused it would ask for it without end."""
     with opened(tmp_path / "a") as leader, opened(tmp_path / "b") as follower:
         leader.open_epoch(1)
         for number, topic in enumerate("TUT"):
@@ -224,7 +224,7 @@ def test_what_is_no_change_of_topics_is_refused() -> None:
 def test_a_power_cut_at_every_operation_leaves_it_as_it_was_or_done(
     tmp_path: Path, leader: Replica, seed: int
 ) -> None:
-    """What was listed is whole, and what was taken back is taken back again."""
+    """Listed entries are complete, and removed ones are removed again."""
     choose = random.Random(seed)
     for crash_at in count():
         home, left = tmp_path / f"{crash_at}", tmp_path / f"{crash_at}-left"

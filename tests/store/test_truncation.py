@@ -1,4 +1,4 @@
-"""A log is cut where another replica's goes on otherwise: at once, or not at all."""
+"""A log is cut where another replica's log differs: completely, or not at all."""
 
 import random
 import shutil
@@ -15,7 +15,7 @@ from support.store_check import verify_store
 
 
 def filled(root: Path) -> tuple[Replica, list[int]]:
-    """A replica with three files of which the first batches are committed, and all their ends."""
+    """Return a replica with three files whose first batches are committed, and the ends of all."""
     owner = Replica(root)
     owner.open_epoch(1)
     ends = [owner.append(bodies=[b"%d " % number + bytes(700)]).end_offset for number in range(6)]
@@ -43,7 +43,7 @@ def test_what_is_cut_is_gone_for_all_and_kept_aside(tmp_path: Path, kept: int) -
         assert again.log_bytes() == before[: ends[kept]]
         assert store.boundaries()[-1].end == ends[kept]
         assert store.boundaries()[-1].epoch == (2 if kept > 5 else 1)
-        # Their numbers are free again.
+        # Their offsets are free again.
         kept_of_t = 6 + sum(number % 2 == 0 for number in range(6, kept + 1))
         assert again.append(bodies=[b"anew"]).first_queue_offset == kept_of_t
         store.confirm(store.appended_end)
@@ -87,7 +87,7 @@ def test_a_log_without_records_begins_where_it_is_told(tmp_path: Path) -> None:
 
 
 def test_a_blank_that_others_may_count_on_is_kept(tmp_path: Path) -> None:
-    """What closes a file is committed with what follows it, and is not written over."""
+    """The bytes that close a file are committed with the next ones, and are not overwritten."""
     with opened(tmp_path / "a") as leader, opened(tmp_path / "b") as follower:
         leader.append(bodies=[bytes(3000)])
         leader.append(bodies=[bytes(3000)])
@@ -132,20 +132,20 @@ def test_a_power_cut_on_the_way_leaves_the_old_end_or_the_new_one(
 def test_a_power_cut_at_every_operation_leaves_the_old_end_or_the_new_one(
     tmp_path: Path, seed: int
 ) -> None:
-    """A minute for each seed."""
+    """Needs a minute for each seed."""
     crashes = Crashes(tmp_path, random.Random(seed))
     found = [crashes.end_after(operations) for operations in range(crashes.operations)]
     decided = found.index(crashes.new_end)
-    # Once it is decided nothing takes it back.
+    # Once it is decided, no crash undoes it.
     assert set(found[:decided]) == {crashes.old_end}
     assert set(found[decided:]) == {crashes.new_end}
 
 
 class Crashes:
-    """Truncations of the same store, cut off by the power at one operation of the disk or another.
+    """Truncations of the same store that lose power at one operation of the disk.
 
     Attributes:
-        operations: how many one takes, the start behind it included.
+        operations: number of operations of one truncation, with the start after it.
     """
 
     def __init__(self, root: Path, choose: random.Random) -> None:
@@ -159,12 +159,13 @@ class Crashes:
         assert self._end_of(root / "whole") == self.new_end
 
     def end_after(self, operations: int) -> int:
-        """Where the log ends when the power goes before one more operation than these."""
+        """Return the log's end if the power is lost before the next operation after these."""
         self._truncate(operations, self._root / str(operations))
         return self._end_of(self._root / str(operations))
 
     def _truncate(self, operations: int | None, target: Path) -> int:
-        """Truncate a copy of the store; leaves what the disk may hold then in another directory."""
+        """Truncate a copy of the store; write a possible content of the disk to another
+        directory."""
         root = target.with_name(f"{target.name}-before")
         shutil.copytree(self._root / "template", root)
         disk = CrashingDisk(root)

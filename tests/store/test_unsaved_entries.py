@@ -1,4 +1,4 @@
-"""Entries in memory alone: read like all others, in files with each recovery point, never lost."""
+"""Entries in memory only: readable as all others, in files at each recovery point, never lost."""
 
 import random
 import threading
@@ -35,7 +35,7 @@ from support.waiting import DEADLINE_SECONDS, wait_until
 
 @contextmanager
 def filled(root: Path, disk: FailingDisk | None = None) -> Iterator[Owner]:
-    """Five messages, of which the first alone has its entry in a file."""
+    """Five messages; only the first has its entry in a file."""
     owner = Owner(settings(root), disk)
     for number in range(5):
         owner.append(bodies=[b"%d" % number])
@@ -44,7 +44,7 @@ def filled(root: Path, disk: FailingDisk | None = None) -> Iterator[Owner]:
 
 
 def stored(root: Path) -> int:
-    """How many entries a queue's files have."""
+    """Return the number of entries in a queue's files."""
     files = sorted((root / "consumequeue/T/0").iterdir())
     data = b"".join(path.read_bytes() for path in files)
     return len(data.rstrip(b"\0")) // ENTRY_BYTES
@@ -80,7 +80,7 @@ def test_a_full_disk_stops_appends_at_the_point_until_there_is_room(tmp_path: Pa
         owner.write_point()
         with pytest.raises(AppendRefused, match="ConsumeQueues cannot be written"):
             owner.append()
-        # Readers have seen it, so they go on seeing it; and no point counts it.
+        # Readers have seen it and still see it; and no point counts it.
         assert len(owner.bodies()) == 6
         killed = crashed_copy(tmp_path / "s", tmp_path / "1")
         for _ in range(2):
@@ -150,7 +150,7 @@ def test_a_stop_syncs_what_a_point_that_is_not_there_was_to_sync(tmp_path: Path)
     assert reached.wait(DEADLINE_SECONDS)
     with ThreadPoolExecutor() as others:
         closing = others.submit(owner.store.close)
-        # It ends after the call it is in: before that, the stop is to be asked for.
+        # It ends after its current call: the stop must be requested before that.
         wait_until(lambda: owner.store.not_writable_reason or not owner.store.writable, "a stop")
         gate.set()
         closing.result()
@@ -237,7 +237,7 @@ def test_a_topic_takes_its_entries_along(tmp_path: Path) -> None:
 
 
 class Twin:
-    """Queues, and what they must hold: for each the bytes of all its entries."""
+    """Queues and their expected content: the bytes of all entries of each."""
 
     def __init__(self, root: Path, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -257,7 +257,7 @@ class Twin:
         self.held[queue] = before + entries.tobytes()
 
     def refused_write(self) -> None:
-        """What fails is not there, what was there stays."""
+        """A failed call adds nothing, and the former entries stay."""
         self.disk.fail_write = no_space_in(in_queues)
         before = dict(self.held)
         try:
@@ -288,7 +288,7 @@ class Twin:
             assert len(self.queues.read(queue, count, wanted)) == 0
 
     def check_files(self) -> None:
-        """All that is not said to be unsaved is in files."""
+        """All entries that are not reported as unsaved are in files."""
         for queue, held in self.held.items():
             files = sorted((self.root / "T" / str(queue.queue_id)).iterdir())
             data = b"".join(path.read_bytes() for path in files)

@@ -1,4 +1,4 @@
-"""A sync failed, the broker comes back: it believes the disk, not what memory still shows."""
+"""After a failed sync and a restart, the broker uses the disk's content, not that of the cache."""
 
 import errno
 import random
@@ -21,7 +21,7 @@ def configured(root: Path) -> StoreSettings:
 
 
 def fail_a_sync(owner: Owner, disk: FailingDisk, bodies: list[bytes]) -> None:
-    """Append what no sync writes, and let the store end over it."""
+    """Append bytes that no sync writes; the store ends because of this."""
     disk.fail_sync = lambda path: errno.EIO if in_log(path) else 0
     owner.append(bodies=bodies)
     assert owner.failed.get(timeout=DEADLINE_SECONDS).errno == errno.EIO

@@ -1,4 +1,4 @@
-"""Small synced batches are written into blocks that the file system already counts as written."""
+"""Small synced batches are written to blocks that the file system already counts as written."""
 
 import errno
 import random
