@@ -10,6 +10,7 @@ from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from rockoon.testing.disposable import DisposableCluster
 from rockoon_spark.session import session
+from support.forks import Forks
 from support.spark_processes import BRIEF_JAVA, BRIEF_PYTHON, BRIEF_SETTINGS
 
 
@@ -57,4 +58,10 @@ def connect(connect_address: str) -> Iterator[ConnectSession]:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[DisposableCluster]:
     with DisposableCluster(brokers=2) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    with Forks() as running:
         yield running

@@ -3,8 +3,6 @@
 import json
 import random
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,7 +16,15 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from spark.test_export import Sender, place_of, run, verified
-from spark.test_export_target import MERGED, TARGETS, paths, stage, stage_merge, visible
+from spark.test_export_target import (
+    MERGED,
+    TARGETS,
+    paths,
+    publish_merge_killed,
+    stage,
+    stage_merge,
+    visible,
+)
 
 from rockoon_spark.export.reading import section_rows
 from rockoon_spark.export.rows import ROW_SCHEMA, ParquetFile
@@ -38,42 +44,12 @@ from rockoon_spark.export.target import (
 from rockoon_spark.jobs.export import export
 from rockoon_spark.jobs.merge import merge_group, merge_small_files
 from rockoon_spark.jobs.verify_export import verify_export
+from support.forks import Forks
 from support.seeds import seeds
 from support.waiting import wait_until
 
 # Before the manifest is staged, a file, the manifest, two removals, and at the end.
 STEPS = [0, 2, len(MERGED) + 1, len(MERGED) + 2, len(MERGED) + 4, 3 * len(MERGED) + 2]
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-sys.path.insert(0, os.path.dirname(os.getcwd()))
-from test_export_target import TARGETS, stage_merge
-from rockoon_spark.export.target import publish
-
-target, step = TARGETS[sys.argv[2]](Path(sys.argv[1])), int(sys.argv[3])
-manifest, done, remove = stage_merge(target), 0, target.remove
-
-def count():
-    global done
-    if done == step:
-        os.kill(os.getpid(), signal.SIGKILL)
-    done += 1
-
-def move(source, place):
-    count()
-    content = target.read(source)
-    target.write(place, content)
-    remove(source)
-
-def remove_counted(path):
-    if path.startswith("topic="):
-        count()
-    remove(path)
-
-object.__setattr__(target, "remove", remove_counted)
-publish(target, manifest, move)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
 
 
 def named(target: ExportTarget) -> list[str]:
@@ -83,18 +59,13 @@ def named(target: ExportTarget) -> list[str]:
 @pytest.mark.parametrize("kind", ["path", "object store"])
 @pytest.mark.parametrize("step", STEPS)
 def test_a_merge_killed_at_any_step_has_replaced_all_files_or_none(
-    tmp_path: Path, kind: str, step: int
+    forks: Forks, tmp_path: Path, kind: str, step: int
 ) -> None:
     target = TARGETS[kind](tmp_path)
     old, new = sorted(paths(1) + paths(2)), sorted(MERGED)
     for number in (1, 2):
         publish(target, stage(target, number))
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path), kind, str(step)],
-        cwd=Path(__file__).parent,
-        timeout=60,
-    )
-    assert killed.returncode == -signal.SIGKILL
+    assert forks.call(publish_merge_killed, str(tmp_path), kind, step) == -signal.SIGKILL
     # A reader by the manifests finds all files that they name.
     is_published = step > len(MERGED) + 1
     assert named(target) == (new if is_published else old)

@@ -1,9 +1,8 @@
 """Publishing of an export, killed at every step, without Spark."""
 
 import json
+import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from rockoon_spark.export.target import (
     publish,
     recover,
 )
+from support.forks import Forks
 from support.object_store import ObjectStore
 
 PATHS = [
@@ -34,28 +34,6 @@ PATHS = [
 MERGED = [path.replace("00000001-x", "00000003-m") for path in PATHS]
 # Before the manifest aside, before each file, before the manifest, and behind it.
 STEPS = range(len(PATHS) + 3)
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-sys.path.insert(0, os.path.dirname(os.getcwd()))
-from test_export_target import stage, TARGETS
-from rockoon_spark.export.target import publish
-
-target, step = TARGETS[sys.argv[2]](Path(sys.argv[1])), int(sys.argv[3])
-manifest, done = stage(target, 2), 0
-
-def move(source, place):
-    global done
-    if done == step:
-        if sys.argv[4:] == ["copied"]:
-            target.write(place, target.read(source))
-        os.kill(os.getpid(), signal.SIGKILL)
-    done += 1
-    target.move(source, place)
-
-publish(target, manifest, move)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
 TARGETS: dict[str, Callable[[Path], ExportTarget]] = {
     "path": lambda directory: ExportTarget.of(str(directory)),
     "uri": lambda directory: ExportTarget.of(directory.as_uri()),
@@ -114,6 +92,56 @@ def stage_merge(target: ExportTarget, keep_seconds: float = 0.0) -> ExportManife
     )
 
 
+def publish_killed(directory: str, kind: str, step: int, half_done: str = "") -> None:
+    """Publish run 2, and be killed before the move of this number, or behind all moves.
+
+    Args:
+        half_done: "copied" if the move has copied its file in an object store.
+    """
+    target, done = TARGETS[kind](Path(directory)), 0
+    manifest = stage(target, 2)
+
+    def move(source: str, place: str) -> None:
+        nonlocal done
+        if done == step:
+            if half_done == "copied":
+                target.write(place, target.read(source))
+            os.kill(os.getpid(), signal.SIGKILL)
+        done += 1
+        target.move(source, place)
+
+    publish(target, manifest, move)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def publish_merge_killed(directory: str, kind: str, step: int) -> None:
+    """Publish the merge of runs 1 and 2, and be killed before the move or removal of this number,
+    or behind all."""
+    target, done = TARGETS[kind](Path(directory)), 0
+    manifest, remove = stage_merge(target), target.remove
+
+    def count() -> None:
+        nonlocal done
+        if done == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        done += 1
+
+    def move(source: str, place: str) -> None:
+        count()
+        content = target.read(source)
+        target.write(place, content)
+        remove(source)
+
+    def remove_counted(path: str) -> None:
+        if path.startswith("topic="):
+            count()
+        remove(path)
+
+    object.__setattr__(target, "remove", remove_counted)
+    publish(target, manifest, move)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def visible(root: Path) -> list[str]:
     """What a reader who knows nothing finds: every Parquet file, and only whole ones."""
     found = sorted(str(path.relative_to(root)) for path in root.rglob("*.parquet"))
@@ -124,16 +152,11 @@ def visible(root: Path) -> list[str]:
 @pytest.mark.parametrize("kind", ["path", "object store"])
 @pytest.mark.parametrize("step", STEPS)
 def test_a_run_killed_while_it_publishes_is_there_whole_or_not_at_all_behind_the_next(
-    tmp_path: Path, kind: str, step: int
+    forks: Forks, tmp_path: Path, kind: str, step: int
 ) -> None:
     target = TARGETS[kind](tmp_path)
     publish(target, stage(target, 1))
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path), kind, str(step)],
-        cwd=Path(__file__).parent,
-        timeout=60,
-    )
-    assert killed.returncode == -signal.SIGKILL
+    assert forks.call(publish_killed, str(tmp_path), kind, step) == -signal.SIGKILL
 
     # Who goes by manifests sees whole runs at every moment.
     named = [file.path for run in manifests(target) for file in run.files]
@@ -157,16 +180,12 @@ def test_a_run_killed_while_it_publishes_is_there_whole_or_not_at_all_behind_the
 
 @pytest.mark.parametrize("step", [0, 2, STEPS[-2]])
 def test_a_run_killed_between_a_copy_and_its_deletion_in_an_object_store_is_published(
-    tmp_path: Path, step: int
+    forks: Forks, tmp_path: Path, step: int
 ) -> None:
     target = ObjectStore.at(tmp_path)
     publish(target, stage(target, 1))
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path), "object store", str(step), "copied"],
-        cwd=Path(__file__).parent,
-        timeout=60,
-    )
-    assert killed.returncode == -signal.SIGKILL
+    ended = forks.call(publish_killed, str(tmp_path), "object store", step, "copied")
+    assert ended == -signal.SIGKILL
     recover(target)
     assert visible(tmp_path) == sorted(paths(1) + paths(2))
     assert [run.run for run in manifests(target)] == [1, 2]

@@ -1,9 +1,7 @@
 """An index directory while something is published in it."""
 
 import os
-import subprocess
-import sys
-import textwrap
+import signal
 from pathlib import Path
 
 import pytest
@@ -24,6 +22,7 @@ from rockoon_spark.index.target import (
     staged,
     stagings,
 )
+from support.forks import Forks
 
 SHAPE = IndexFileShape(2, 3)
 NAMES = [f"2026010100000000{n}" for n in range(4)]
@@ -43,7 +42,7 @@ def publish_files(target: Path, files: dict[str, bytes], kills_at: int = -1) -> 
     def replace(source: Path, place: Path) -> None:
         nonlocal steps
         if steps == kills_at:
-            os.kill(os.getpid(), 9)
+            os.kill(os.getpid(), signal.SIGKILL)
         steps += 1
         source.replace(place)
 
@@ -54,26 +53,21 @@ def publish_files(target: Path, files: dict[str, bytes], kills_at: int = -1) -> 
         publish(target, staging, manifest_of(FORMER | files), replace=replace)
 
 
+def extend_killed(target: str, step: int) -> None:
+    publish_files(Path(target), EXTENDED, step)
+
+
 def contents(target: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in index_paths(target)}
 
 
 @pytest.mark.parametrize("step", range(5))
 def test_whenever_it_is_killed_the_index_is_whole_and_whoever_comes_next_ends_it(
-    tmp_path: Path, step: int
+    forks: Forks, tmp_path: Path, step: int
 ) -> None:
     target = tmp_path / "index"
     publish_files(target, FORMER)
-    script = f"""
-        import sys
-        sys.path[:0] = {sys.path!r}
-        from pathlib import Path
-        from spark.test_index_target import EXTENDED, publish_files
-        publish_files(Path({str(target)!r}), EXTENDED, {step})
-    """
-    tests = Path(__file__).parent.parent
-    end = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=tests, check=False)
-    assert end.returncode == -9
+    assert forks.call(extend_killed, str(target), step) == -signal.SIGKILL
 
     # The manifest is renamed aside, then each file into its place, then the manifest.
     in_place = dict(list(EXTENDED.items())[: max(step - 1, 0)])
