@@ -64,7 +64,8 @@ def see_all_once(spark: SparkSession, store: Path) -> None:
     assert ExportTarget.of(str(out)).names("_staging") == []
 
 
-@pytest.mark.parametrize("moves", [0, 1, 5])
+# Before the first move and before the manifest's; `test_export_target` kills at each move.
+@pytest.mark.parametrize("moves", [0, 5])
 def test_a_killed_driver_is_followed_by_a_run_that_has_every_message_once(
     spark: SparkSession, store: Path, moves: int
 ) -> None:
