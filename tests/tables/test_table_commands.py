@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyiceberg.catalog
 import pytest
+from pyiceberg.utils.config import Config
 
 from rockoon.cli.app import run_command_line
 from rockoon.testing.disposable import DisposableCluster
@@ -224,7 +227,11 @@ def test_neither_pyspark_nor_java_is_needed_and_a_missing_package_is_named(
 
 
 def test_the_commands_and_the_program_of_the_page_run(
-    cluster: DisposableCluster, topic: str, lake: Lake
+    topic: str,
+    lake: Lake,
+    run: Callable[..., Done],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     page = (
         PAGE.read_text()
@@ -233,35 +240,19 @@ def test_the_commands_and_the_program_of_the_page_run(
     )
     (commands,) = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     program = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0]
-    create = (
-        "import pyarrow as pa; from pyiceberg.catalog import load_catalog;"
-        " lake = load_catalog('lake'); lake.create_namespace('sales');"
-        " lake.create_table('sales.orders', pa.schema([('_body', pa.binary())]))"
-    )
-    properties = {f"PYICEBERG_CATALOG__LAKE__{k.upper()}": v for k, v in lake.properties.items()}
-    named = environment(cluster) | properties | {"PYICEBERG_CATALOG__LAKE__URI": lake.uri}
-    program = program.replace("rockoon.offsets.orders", f"rockoon.offsets.{topic}")
+    for name, value in {"uri": lake.uri, **lake.properties}.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name.upper()}", value)
+    # PyIceberg has read the environment when it was imported.
+    monkeypatch.setattr(pyiceberg.catalog, "_ENV_CONFIG", Config())
+    catalog = pyiceberg.catalog.load_catalog("lake")
+    catalog.create_namespace("sales")
+    catalog.create_table("sales.orders", pa.schema([("_body", pa.binary())]))
     # The bodies of this topic are numbers, which are no JSON objects.
     commands = commands.replace("--once", "--once --body json --errors-table sales.errors --create")
-    lines = map(shlex.split, commands.splitlines())
-    steps = [["python", "-c", create], *lines, ["python", "-c", program]]
-    outputs = []
-    for step in steps:
-        command = [
-            sys.executable,
-            *(["-m", "rockoon.cli"] if step[0] == "rockoon" else []),
-            *step[1:],
-        ]
-        done = subprocess.run(
-            command,
-            env=named,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_SECONDS,
-            check=False,
-        )
-        assert (done.returncode, done.stderr) == (0, ""), step
-        outputs.append(done.stdout)
-    assert outputs[1] == "sales.orders: 0 messages; sales.errors: 10\n"
-    assert "total lag: 0 messages, last commit" in outputs[2]
-    assert topic in outputs[3]
+    synced, lag = (run(*PROGRAM, *shlex.split(line)[1:]) for line in commands.splitlines())
+    assert synced == Done(0, "sales.orders: 0 messages; sales.errors: 10\n", "")
+    assert (lag.status, lag.errors) == (0, "")
+    assert "total lag: 0 messages, last commit" in lag.output
+    program = program.replace("rockoon.offsets.orders", f"rockoon.offsets.{topic}")
+    exec(compile(program, PAGE, "exec"), {"__name__": "__main__"})
+    assert topic in capsys.readouterr().out
