@@ -1,4 +1,4 @@
-"""One etcd for the tests that need one; each has a cluster of its own."""
+"""One etcd for the tests that need one; each test has its own cluster in it."""
 
 import uuid
 from collections.abc import Iterator

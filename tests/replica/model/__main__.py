@@ -1,4 +1,5 @@
-"""Runs the model by seeds: all rules in force (nothing may be found), or one broken (it must be).
+"""Runs the model by seeds: with all rules (no violation is allowed), or with one broken rule (there
+must be one).
 
 PYTHONPATH=tests python -m replica.model --seeds 2000
 PYTHONPATH=tests python -m replica.model --bug elect_longest
@@ -30,10 +31,10 @@ SHAPES: tuple[dict[str, Any], ...] = (
 
 
 def run(seed: int, bug: str | None = None) -> tuple[World, bool | None]:
-    """One run; the world at its end, and what `settle` says.
+    """Run one seed; return the world at its end, and the result of `settle`.
 
     Raises:
-        Violation: something was lost, taken back or told twice.
+        Violation: an entry was lost, undone, or acknowledged twice.
     """
     world = World(seed, bugs=() if bug is None else (bug,), **SHAPES[seed % len(SHAPES)])
     try:

@@ -23,7 +23,7 @@ BROKEN: dict[str, str] = {
     "early_transfer": "leadership is handed to who has not got everything",
     "unchecked_read": "a leader answers from memory, without asking whether it still leads",
     "no_sequences": "a message that is sent again is stored again",
-    # What the text of a rule permits and the first model did not do.
+    # Allowed by the text of a rule, and not done by the first version of the model.
     "epochs_deleted": "retention takes the entries that open epochs, and no file repeats them",
     "late_transfer": "a hand-over that was given up may come late",
     "operator_quorum": "operators write the quorum themselves",

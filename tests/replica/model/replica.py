@@ -1,4 +1,4 @@
-"""Replica of the model: a log is a list of entries, and what happens happens at once."""
+"""Replica of the model: a log is a list of entries, and each operation is atomic."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from rockoon_core.replication_rules import Boundary, Config, Rank, Report
 if TYPE_CHECKING:
     from replica.model.world import World
 
-# Entries in a file; each file begins with what epochs began before it.
+# Entries in a file; each file begins with the starts of the earlier epochs.
 FILE_ENTRIES = 4
 
 
 class Entry(NamedTuple):
-    """One record. `value` is None where it opens an epoch, else a number; `topic` with no value
-    says which incarnation of the topic begins.
+    """One record. `value` is None if it begins an epoch, else a number; `topic` without a value
+    names the incarnation of the topic that begins.
     """
 
     epoch: int
@@ -26,7 +26,7 @@ class Entry(NamedTuple):
 
 
 class State(NamedTuple):
-    """The register's, at one version."""
+    """State of the register at one version."""
 
     version: int
     epoch: int
@@ -37,7 +37,7 @@ class State(NamedTuple):
 
 
 def boundaries_of(log: list[Entry], first: int = 0) -> list[Boundary]:
-    """Epochs of a log from an index on, by what each entry says."""
+    """Return the epochs of a log from an index on, from its entries."""
     found: list[Boundary] = []
     for index in range(first, len(log)):
         if not found or found[-1].epoch != log[index].epoch:
@@ -66,7 +66,7 @@ class Replica:
     def start(self) -> None:
         self.up, self.role = True, "follower"
         self.seen: State | None = None
-        # What is known to be; volatile here, in a store the recovery point's end.
+        # Known committed end; volatile here, the recovery point's end in a store.
         self.committed = 0
         self.session: int | None = None
         self.welcomed: int | None = None
@@ -75,7 +75,7 @@ class Replica:
         self.epoch = self.epoch_start = 0
         self.configs: list[Config] = []
         self.pending: tuple[int, Config] | None = None
-        # The version that a hand-over names; appends are barred while it is not None.
+        # Version of a hand-over; while it is not None, appends are refused.
         self.moving: int | None = None
         self.waiting: dict[int, int] = {}
         self.reads: list[tuple[int, int, int]] = []
@@ -86,10 +86,11 @@ class Replica:
     def has(self, bug: str) -> bool:
         return bug in self.world.bugs
 
-    # Knowing
+    # Knowledge.
 
     def learn(self, state: State) -> None:
-        """A watch tells of the register; older news than what is known is ignored."""
+        """Handle a state of the register from a watch; ignore it if it is older than the known
+        one."""
         if not self.up or state.version < self.known[0]:
             return
         if self.seen and state.version <= self.seen.version:
@@ -113,7 +114,7 @@ class Replica:
             self.step_down()
             return
         if self.pending and state.version > self.pending[0]:
-            # Who compared with the old version can no longer succeed: the outcome is known.
+            # A compare with the old version can no longer succeed: the outcome is known.
             self.configs, self.pending = [state.config], None
         elif not self.pending and self.has("operator_quorum"):
             self.configs = [state.config]
@@ -127,9 +128,9 @@ class Replica:
         self.world.to_register("report", epoch, self.identity, Report(rank, sound))
 
     def boundaries(self) -> list[Boundary]:
-        """Epochs, as the entries say that are left."""
+        """Epochs, from the remaining entries."""
         if not self.has("epochs_deleted"):
-            # Each file's first entry repeats where epochs began.
+            # Each file's first entry repeats the starts of the epochs.
             return boundaries_of(self.log)
         found: list[Boundary] = []
         epoch = 0
@@ -142,14 +143,14 @@ class Replica:
                 found[-1] = found[-1]._replace(end=index + 1)
         return found
 
-    # Leading
+    # Leading.
 
     def lead(self, state: State) -> None:
         resumes = self.led == state.epoch and self.alone
         if self.has("single_resumes"):
             resumes = state.config.in_sync == {self.identity}
         if self.led >= state.epoch and not resumes and not self.has("resumed_leader"):
-            # Leadership does not survive the process: another epoch has to begin.
+            # Leadership does not survive the process: another epoch must begin.
             self.world.to_register("depose", state.epoch)
             return
         lacks = rules.rank_of(self.boundaries(), len(self.log)) < state.at_least
@@ -174,7 +175,7 @@ class Replica:
         self.world.note_leader(self)
 
     def step_down(self) -> None:
-        """The store is opened again: nothing in memory outlives the leadership."""
+        """Open the store again: no state in memory outlives the leadership."""
         self.role = "follower"
         self.waiting, self.reads = {}, []
         self.seen = None
@@ -194,13 +195,13 @@ class Replica:
         self.advance()
 
     def topic(self) -> int:
-        """The topic's incarnation, as the log says; broken: as this process has seen."""
+        """Return the topic's incarnation by the log; broken: by the memory of this process."""
         if self.has("dropped_by_routes"):
             return self.topic_seen
         return next((e.topic for e in reversed(self.log) if e.topic and e.value is None), 0)
 
     def see_topic(self, incarnation: int) -> None:
-        """Routes tell of another incarnation: its beginning goes into the log."""
+        """Handle routes with another incarnation: its beginning is written to the log."""
         if self.moving is None and incarnation > self.topic():
             self.topic_seen = incarnation
             self.log.append(Entry(self.epoch, None, incarnation))
@@ -224,7 +225,7 @@ class Replica:
         self.answer_reads()
 
     def propose(self, config: Config) -> None:
-        """Change who votes: from now on both decide, until one is known to be in force."""
+        """Change the voters: from now on both sets decide, until one is known to be in use."""
         ends = {**self.ends, self.identity: self.durable}
         if self.pending or self.moving is not None or self.seen is None:
             return
@@ -241,7 +242,8 @@ class Replica:
             self.world.to_register("change", self.epoch, self.identity, *self.pending)
 
     def hand_over(self, successor: str) -> None:
-        """Planned: nothing is appended any more; who has everything leads next."""
+        """Planned hand-over: no append is accepted any more, and a replica with the whole log leads
+        next."""
         if self.seen is None or successor == self.identity:
             return
         if successor not in self.configs[0].in_sync:
@@ -254,7 +256,7 @@ class Replica:
             self.world.to_register("transfer", *asked)
 
     def read(self, least: int) -> None:
-        """A read that must not be older than what anybody was told: it waits for a round."""
+        """Read with linearizability: the read waits for a round of confirmations."""
         if self.has("unchecked_read"):
             self.world.note_read(least, self.committed)
         elif self.committed > self.epoch_start:
@@ -269,7 +271,7 @@ class Replica:
                 self.reads.remove(item)
                 self.world.note_read(*item[1:])
 
-    # Following
+    # Following.
 
     def connect(self) -> None:
         if not self.seen or self.role == "leader":
@@ -303,7 +305,7 @@ class Replica:
             point = min(end, len(self.log))
         if self.has("epochs_deleted"):
             point = point or 0
-        # What a new copy need not copy, because retention has taken it, it has as if by magic.
+        # A new copy gets without a transfer the entries that retention has already deleted.
         gone = self.log[: self.minimum] if not end else []
         told = (epoch, session, point, len(self.log), gone)
         self.world.send(self.identity, who, ("welcome", *told))
@@ -320,7 +322,7 @@ class Replica:
         if session != self.session or epoch < self.promised or self.role == "leader":
             return
         if self.welcomed == session:
-            return  # Told once for each connection: what came since is not to be cut.
+            return  # Once for each connection: later entries must not be cut.
         if point is None:
             self.world.remake(self)
             return
@@ -404,7 +406,7 @@ class Replica:
         self.world.send(self.identity, who, chunk)
 
     def retain(self) -> None:
-        """Delete whole files that each voter has, and that are committed; never all."""
+        """Delete whole files that are committed and that each voter has; never all of them."""
         voters = frozenset[str]().union(*(config.in_sync for config in self.configs))
         others = [self.ends.get(who, 0) for who in voters - {self.identity}]
         if self.has("epochs_deleted"):
@@ -412,7 +414,7 @@ class Replica:
         end = min([self.committed, self.durable, len(self.log) - 1, *others])
         self.minimum = max(self.minimum, end // FILE_ENTRIES * FILE_ENTRIES)
 
-    # Living and dying
+    # Start and end.
 
     def sync(self) -> None:
         self.durable = len(self.log)
@@ -433,13 +435,14 @@ class Replica:
         self.start()
         self.sync()
         if self.powered_down:
-            # The machine lost power while acknowledged entries were not on disk: it says so.
+            # The machine lost power while acknowledged entries were not on the disk: it reports
+            # this.
             self.powered_down = False
             if not self.has("ack_unsynced"):
                 self.sound, self.heal_at = False, None
 
     def lose_disk(self) -> None:
-        """Another replica, except where the rule is broken."""
+        """Become another replica, except if the rule is broken."""
         self.log, self.ledger = [], {}
         self.durable = self.promised = self.led = self.minimum = 0
         self.alone, self.known = False, (0, None)

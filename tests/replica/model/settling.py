@@ -1,4 +1,4 @@
-"""Settling of the model: everybody is up and connected, nobody interferes: does it work again?"""
+"""Settling of the model: all replicas run and are connected without faults, and must work again."""
 
 from replica.model.violation import Violation
 from replica.model.world import World
@@ -6,11 +6,11 @@ from rockoon_core.replication_rules import election_size
 
 
 def settle(world: World, steps: int = 4000) -> bool | None:
-    """Let everything come together.
+    """Run the world until it is quiet.
 
     Returns:
-        Whether a message could be stored; None when too few voters still have a disk, or nobody can
-        adopt what etcd has forgotten.
+        Whether a message could be stored; None if too few voters still have a disk, or no replica
+        can adopt a log that etcd has lost.
     """
     world.cut.clear()
     for replica in world.replicas:

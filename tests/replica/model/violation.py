@@ -2,4 +2,4 @@
 
 
 class Violation(AssertionError):
-    """Something was lost, taken back, or told twice."""
+    """An entry was lost, undone, or acknowledged twice."""

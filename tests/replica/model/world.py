@@ -1,9 +1,9 @@
-"""World of the model: replicas, senders and the register under a scheduler that breaks things.
+"""World of the model: replicas, senders and the register under a scheduler that causes faults.
 
-One seed is one run. Nothing here has a clock: whatever may happen may happen now. So clock skew,
-pauses and slow networks are all in it: any replica may be thought dead at any time, messages are
-lost, repeated, late by any number of steps, and overtake one another; processes die, machines lose
-power (what was not synced is cut), disks are lost, operators and restored backups meddle.
+One seed is one run. The world has no clock: each possible event may happen now. This includes clock
+skew, pauses and slow networks: any replica may be suspected at any time; messages are lost,
+repeated, late by any number of steps, and overtake each other; processes die, machines lose power
+(unsynced bytes are cut), disks are lost, operators and restored backups interfere.
 """
 
 import random
@@ -23,12 +23,12 @@ class World:
     """One run.
 
     Args:
-        seed: of everything.
-        size: replicas; `voters` of them vote at first (0: all).
-        min_in_sync, commit ("quorum" or "all"): how many make an entry committed.
-        flush: "sync": replicas acknowledge what is synced; "async": what is written.
+        seed: of all random choices.
+        size: number of replicas; `voters` of them vote at first (0: all).
+        min_in_sync, commit ("quorum" or "all"): number of copies that make an entry committed.
+        flush: "sync": replicas acknowledge synced entries; "async": written entries.
         bugs: names of broken rules.
-        disk_losses: how many there may be.
+        disk_losses: maximum number of lost disks.
     """
 
     def __init__(
@@ -76,13 +76,13 @@ class World:
     def chance(self, share: float) -> bool:
         return self.random.random() < share
 
-    # What is checked
+    # Checks.
 
     def note_leader(self, replica: Replica) -> None:
         self.counts["elections"] += 1
         if self.leaders.setdefault(replica.epoch, replica.identity) != replica.identity:
             raise Violation(f"two leaders in epoch {replica.epoch}")
-        # A late leader of an old epoch may lack what later ones committed.
+        # A late leader of an old epoch may lack entries that later ones committed.
         self.check_prefix(replica, "leads without", before=replica.epoch)
 
     def check_prefix(self, replica: Replica, what: str, before: int = 1 << 40) -> None:
@@ -103,7 +103,7 @@ class World:
                 raise Violation(f"{replica.name} commits {entry} at {index}, not what was there")
 
     def check_topics(self) -> None:
-        """A topic that is deleted hides what was before: each incarnation begins once."""
+        """A deletion of a topic hides the earlier entries: each incarnation begins once."""
         begun = [each.topic for each in self.truth if each.topic and each.value is None]
         if len(begun) > 1 and begun[-1] <= begun[-2]:
             raise Violation(
@@ -124,14 +124,14 @@ class World:
             raise Violation(f"a read of {committed} entries where {least} had been acknowledged")
 
     def observe(self, replica: Replica) -> None:
-        """A reader at any replica, leader or not."""
+        """Read at any replica, leader or follower."""
         end = len(replica.log) if "read_written" in self.bugs else replica.committed
         for index, entry in enumerate(replica.log[:end]):
             if self.observed.setdefault(index, entry) != entry:
                 raise Violation(f"a reader sees {entry} at {index}, another saw something else")
 
     def check(self) -> None:
-        """Log matching, and nothing twice: after every step."""
+        """Check log matching, and that no entry is there twice; after every step."""
         seen: dict[tuple[int, int], tuple[Entry, Entry | None]] = {}
         for replica in self.replicas:
             log = replica.log
@@ -143,7 +143,7 @@ class World:
             if len(values) != len(set(values)):
                 raise Violation(f"{replica.name} has a message twice")
 
-    # The wires
+    # Messages.
 
     def new_session(self) -> int:
         self.sessions += 1
@@ -159,7 +159,7 @@ class World:
         return next((each for each in self.replicas if each.identity == identity), None)
 
     def remake(self, replica: Replica) -> None:
-        """Its log cannot be made equal: anew, once it votes no longer."""
+        """Its log cannot be made equal: it begins again, once it does not vote any more."""
         if replica.identity not in self.register.config.in_sync:
             replica.lose_disk()
             replica.start()
@@ -182,10 +182,10 @@ class World:
         if replica is not None and frozenset((sender, receiver)) not in self.cut:
             replica.receive(sender, message)
 
-    # The register
+    # The register.
 
     def apply(self, kind: str, epoch: int, *arguments: Any) -> None:
-        """One transaction of etcd."""
+        """Run one transaction of etcd."""
         if self.register.epoch == epoch and not self.register.frozen:
             getattr(self, "apply_" + kind)(*arguments)
 
@@ -231,10 +231,11 @@ class World:
         self.reports = {}
         self.put(epoch=register.epoch + 1, leader=successor, at_least=at_least)
 
-    # What happens
+    # Events.
 
     def weather(self) -> dict[Callable[[Replica, Replica], None], float]:
-        """How often what happens, of its own in each run: calm ones get far, rough ones break."""
+        """Return the probabilities of events in this run: in calm runs logs grow, rough ones have
+        faults."""
         draw = self.random
         rough = draw.choice([0.1, 0.3, 1.0, 3.0])
         weather: dict[Callable[[Replica, Replica], None], float] = {
@@ -288,7 +289,7 @@ class World:
             leader.send_chunk(other.identity)
 
     def do_learn(self, replica: Replica, _other: Replica) -> None:
-        """Any nameserver answers, with what it knows by now."""
+        """Any nameserver replies, with the state that it knows."""
         if replica.up:
             late = 0 if self.chance(0.7) else self.random.randint(0, min(6, len(self.history) - 1))
             replica.learn(self.history[-1 - late])
@@ -337,7 +338,7 @@ class World:
             voters = voters - {self.random.choice(absent) if absent else who}
         elif self.chance(0.5):
             voters = voters | {who}
-        else:  # One for another, in one change.
+        else:  # One voter instead of another one, in one change.
             others = sorted(voters - {replica.identity})
             voters = voters - {self.random.choice(others)} | {who} if others else voters | {who}
         if replica.identity in voters and len(voters) >= self.min_in_sync:
@@ -354,7 +355,7 @@ class World:
             replica.hand_over(any_of)
 
     def do_resume(self, _replica: Replica, _other: Replica) -> None:
-        """A leader gives up waiting for its hand-over (broken)."""
+        """A leader stops waiting for its hand-over (broken)."""
         for each in self.active_leaders():
             each.moving = None
 
@@ -369,7 +370,7 @@ class World:
             leader.retain()
 
     def do_topic(self, replica: Replica, _other: Replica) -> None:
-        """The topic is deleted and created again, or a leader hears that it was."""
+        """Delete the topic and create it again, or notify a leader of this."""
         if self.chance(0.3):
             self.topic += 1
         leader = self.some_leader(replica)
@@ -377,7 +378,7 @@ class World:
             leader.see_topic(self.topic)
 
     def do_restore(self, _replica: Replica, _other: Replica) -> None:
-        """Etcd is restored from a backup, which shows by its cluster's id."""
+        """Restore etcd from a backup; its cluster id shows this."""
         if not self.restores or len(self.history) < 8 or self.register.frozen:
             return
         self.restores = 0
@@ -387,7 +388,7 @@ class World:
         self.counts["restores"] += 1
         self.reports = {}
         if "restored_unfrozen" in self.bugs:
-            # Whoever counts on numbers that only grow is told so: these do.
+            # Users of numbers that only increase are notified: these are.
             state = state._replace(version=now.version + 1)
         else:
             state = state._replace(frozen=True)
@@ -395,7 +396,7 @@ class World:
         self.history.append(state)
 
     def do_adopt(self, _replica: Replica, _other: Replica) -> None:
-        """An operator lets a frozen log go on, with what all its replicas say."""
+        """An operator lets a frozen log continue, with the reports of all its replicas."""
         told = [each.known for each in self.replicas if each.known[1] is not None]
         if not self.register.frozen or not told:
             return
@@ -416,8 +417,8 @@ class World:
         if not replica.up:
             return
         self.counts["crashes"] += 1
-        # With acknowledgements before the sync as many machines may lose power at once as an entry
-        # has copies beyond the first; with flush=sync any number.
+        # With acknowledgements before the sync, at most as many machines may lose power at once as
+        # an entry has copies besides the first; with flush=sync any number.
         shaky = sum(1 for each in self.replicas if each.powered_down or not each.sound)
         spared = self.acks_written and shaky >= self.min_in_sync - 1
         replica.crash(power=self.chance(0.5) and not spared)

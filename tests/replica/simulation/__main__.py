@@ -1,4 +1,4 @@
-"""Runs the simulation by seeds, with all rules in force or with one of them broken.
+"""Runs the simulation by seeds, with all rules or with one broken rule.
 
 PYTHONPATH=tests python -m replica.simulation --seeds 1000
 PYTHONPATH=tests python -m replica.simulation --bug elect_longest
@@ -45,10 +45,10 @@ def run(
     old_disks: bool = False,
     steps: int = STEPS,
 ) -> World:
-    """One run, to its end.
+    """Run one seed to its end.
 
     Raises:
-        Violation, ValueError, AssertionError: whatever the seed brings out.
+        Violation, ValueError, AssertionError: found by this seed.
     """
     with pytest.MonkeyPatch.context() as patch:
         if bug in BROKEN:
@@ -76,10 +76,10 @@ def run(
 
 
 def run_with_stores(seed: int, shape: str | None = None, bug: str | None = None) -> World:
-    """One run of stores and what nameservers make of calls, with a topic that comes and goes."""
+    """Run stores and the nameserver's functions, with a topic that is deleted and created again."""
     with tempfile.TemporaryDirectory() as home:
         root = Path(home)
-        # A rule of topics shows when the same replica leads again after others.
+        # A violation of a rule of topics shows if the same replica leads again after others.
         steps = STEPS_WITH_STORES if bug is None else STEPS_OF_A_HUNT
         return run(seed, shape, bug, nameserver=True, root=root, steps=steps)
 

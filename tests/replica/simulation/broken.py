@@ -1,4 +1,5 @@
-"""Broken rules: what a seed must bring out when a member, a node or the nameservers break one."""
+"""Broken rules: violations that a seed must find if a member, a node or the nameservers break
+one."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,25 +30,25 @@ OF_THE_WORLD = {
     "alone_in_its_epoch": "a copy becomes the only one in its epoch, and learners come again",
     "no_sequences": "a message that is sent again is stored again",
 }
-# Likewise, of logs on disks.
+# The same, for logs on disks.
 OF_STORES = {"own_topics": "a leader goes by the topics that it wrote down when it led last"}
-# Likewise; too rare for seeds, and told by a script (`test_damaged_end.py`).
+# The same; too rare for seeds, so a script shows it (`test_damaged_end.py`).
 OF_SCRIPTS = {"losses_unheard": "a log that ends before what it acknowledged changes nothing"}
 
 
 def _no_checksum(patch: Patch) -> None:
-    """Checksums of tails find much of what epochs are for, too late or by luck."""
+    """Checksums of tails find many faults that epochs prevent, but too late or by luck."""
     for module in (copying, leadership):
         patch.setattr(module, "tail_size", lambda *_: 0)
 
 
 def no_fence(patch: Patch) -> None:
-    """A follower goes on with a leader that it promised to leave."""
+    """A follower continues with a leader that it has promised to leave."""
     patch.setattr(Copying, "leave", lambda _: None)
 
 
 def elect_first(patch: Patch) -> None:
-    """The first that reports leads."""
+    """The first replica that reports leads."""
     real = replication_rules.elected
 
     def first(config: Config, reports: Any, preference: Any = ()) -> str | None:
@@ -71,18 +72,18 @@ def elect_longest(patch: Patch) -> None:
 
 
 def small_election(patch: Patch) -> None:
-    """One voter fewer takes part in an election."""
+    """An election counts one voter fewer."""
     real = replication_rules.election_size
     patch.setattr(replication_rules, "election_size", lambda config: max(1, real(config) - 1))
 
 
 def no_epoch_record(patch: Patch) -> None:
-    """What older epochs wrote is committed by counting, before the epoch has a record there."""
+    """Records of older epochs are committed by counting, before the epoch has a record there."""
     patch.setattr(Leadership, "epoch_start", lambda _: -1)
 
 
 def truncate_to_committed(patch: Patch) -> None:
-    """A follower cuts to what it knows to be committed."""
+    """A follower truncates its log to its known committed end."""
     _no_checksum(patch)
     real = Copying.welcome
 
@@ -96,13 +97,13 @@ def truncate_to_committed(patch: Patch) -> None:
 
 
 def no_truncation(patch: Patch) -> None:
-    """A follower goes on behind what it has."""
+    """A follower continues after its own end."""
     _no_checksum(patch)
     patch.setattr(Leadership, "_matching", lambda self, hello: max(hello.end, self._log.min_offset))
 
 
 def config_old_only(patch: Patch) -> None:
-    """While a change of the voters is on its way, the old ones decide."""
+    """During a change of the voters, the old ones decide."""
     real = leadership.committed_end
     patch.setattr(
         leadership, "committed_end", lambda configs, *rest: real(list(configs)[:1], *rest)
@@ -110,7 +111,7 @@ def config_old_only(patch: Patch) -> None:
 
 
 def config_new_only(patch: Patch) -> None:
-    """While a change of the voters is on its way, the new ones decide."""
+    """During a change of the voters, the new ones decide."""
     real = leadership.committed_end
     patch.setattr(
         leadership, "committed_end", lambda configs, *rest: real(list(configs)[-1:], *rest)
@@ -118,7 +119,7 @@ def config_new_only(patch: Patch) -> None:
 
 
 def config_given_up(patch: Patch) -> None:
-    """A change that is not answered counts as not made."""
+    """A change without a reply counts as not made."""
     real = Leadership.repeat
 
     def repeat(self: Leadership) -> None:
@@ -130,12 +131,12 @@ def config_given_up(patch: Patch) -> None:
 
 
 def propose_lagging(patch: Patch) -> None:
-    """Voters are proposed that do not have what may be committed."""
+    """Voters are proposed that may lack committed records."""
     patch.setattr(leadership, "may_propose", lambda *_: True)
 
 
 def unsound_counts(patch: Patch) -> None:
-    """A replica that lost what it acknowledged counts in elections."""
+    """A replica that lost acknowledged records counts in elections."""
     real = member.Report
     patch.setattr(
         member, "Report", lambda rank, _sound, damaged: real(rank, sound=True, damaged=damaged)
@@ -154,7 +155,7 @@ def damaged_may_win(patch: Patch) -> None:
 
 
 def leading_repairs(patch: Patch) -> None:
-    """Leading clears the damage of a copy."""
+    """Leadership clears the damage of a copy."""
     real = Member.handle
 
     def handle(self: Member, event: Any) -> Any:
@@ -169,7 +170,7 @@ def leading_repairs(patch: Patch) -> None:
 
 
 def ack_unsynced(patch: Patch) -> None:
-    """Written is acknowledged as durable."""
+    """Written records are acknowledged as durable."""
 
     def acknowledge(self: Copying, number: int) -> None:
         assert self._session is not None
@@ -180,7 +181,7 @@ def ack_unsynced(patch: Patch) -> None:
 
 
 def commit_unsynced(patch: Patch) -> None:
-    """A leader counts what it has written itself."""
+    """A leader counts its own written records."""
     patch.setattr(
         Leadership,
         "_durable_ends",
@@ -189,7 +190,7 @@ def commit_unsynced(patch: Patch) -> None:
 
 
 def resumed_leader(patch: Patch) -> None:
-    """A leader that restarts goes on in its epoch."""
+    """A leader that restarts continues in its epoch."""
     real = Member._lead
 
     def lead(self: Member, *arguments: Any) -> None:
@@ -200,7 +201,7 @@ def resumed_leader(patch: Patch) -> None:
 
 
 def alone_for_ever(patch: Patch) -> None:
-    """A leader that was alone once thinks that it still is."""
+    """A leader that was the only voter still assumes that it is."""
     real = Member._persist
 
     def persist(self: Member, **changes: Any) -> None:
@@ -211,7 +212,7 @@ def alone_for_ever(patch: Patch) -> None:
 
 
 def early_hand_over(patch: Patch) -> None:
-    """Leadership is handed to who has not got everything."""
+    """Leadership is handed over to a replica without the whole log."""
     real = Leadership._hand_over
 
     def hand_over(self: Leadership, committed: int) -> None:
@@ -225,7 +226,7 @@ def early_hand_over(patch: Patch) -> None:
 
 
 def hand_over_resumes(patch: Patch) -> None:
-    """A leader that gave up waiting appends again, and its hand-over may come late."""
+    """A leader that stopped waiting appends again, and its hand-over may come late."""
 
     def abandon_hand_over(self: Leadership) -> None:
         self._leaving = None
@@ -235,7 +236,7 @@ def hand_over_resumes(patch: Patch) -> None:
 
 
 def unchecked_read(patch: Patch) -> None:
-    """A leader answers from memory, without asking whether it still leads."""
+    """A leader replies from memory, without a confirmation that it still leads."""
 
     def ask(self: Leadership) -> None:
         self.round += 1
@@ -245,13 +246,13 @@ def unchecked_read(patch: Patch) -> None:
 
 
 def cut_all(patch: Patch) -> None:
-    """No common epoch means: begin at 0."""
+    """Without a common epoch, a follower begins at 0."""
     real = Leadership._matching
     patch.setattr(Leadership, "_matching", lambda self, hello: real(self, hello) or 0)
 
 
 def deletes_as_the_leader(patch: Patch) -> None:
-    """What the leader has deleted is deleted, while its generation is on its disk alone."""
+    """Files that the leader has deleted are deleted, while only its own disk has its generation."""
     real = Copying.chunk
 
     def chunk(self: Copying, session: int, said: Any) -> None:
@@ -262,7 +263,7 @@ def deletes_as_the_leader(patch: Patch) -> None:
 
 
 def joins_without_files(patch: Patch) -> None:
-    """Who begins behind what was deleted votes, without the leader's generation."""
+    """A replica that begins after deleted records votes without the leader's generation."""
     patch.setattr(Generation, "is_lacking", False)
     real = Copying.welcome
 
@@ -273,7 +274,7 @@ def joins_without_files(patch: Patch) -> None:
 
 
 def old_disk_counts(patch: Patch) -> None:
-    """A replica whose disk was put back to a snapshot counts as the one it was."""
+    """A replica whose disk was restored from a snapshot counts as the same replica."""
 
     def knows(self: Member, _state: Any) -> bool:
         if not self.facts.run_seen:
@@ -313,10 +314,10 @@ BROKEN: dict[str, Callable[[Patch], None]] = {
         old_disk_counts,
     )
 }
-# Seen only where bits flip.
+# Shown only by runs with flipped bits.
 OF_FLIPS = frozenset(("damaged_may_win", "leading_repairs"))
-# Seen only where leaders make generations.
+# Shown only by runs in which leaders make generations.
 OF_GENERATIONS = frozenset(("deletes_as_the_leader", "joins_without_files"))
-# Seen only where a disk is put back to an older snapshot.
+# Shown only by runs in which a disk is restored from an older snapshot.
 OF_OLD_DISKS = frozenset(("old_disk_counts",))
 NAMES = (*BROKEN, *OF_THE_WORLD, *OF_STORES)

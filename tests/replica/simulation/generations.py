@@ -1,4 +1,4 @@
-"""Generations while leaders come and go: whoever leads has all values, in its log or beside it."""
+"""Generations while leaders change: each leader has all values, in its log or in its generation."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def check_generation(world: World, leader: Node) -> None:
-    """A leader has each value that was acknowledged; none supersedes another.
+    """Check that a leader has each acknowledged value; no value supersedes another.
 
-    What it has not deleted is for the comparison of logs.
+    The comparison of logs checks the records that it has not deleted.
     """
     log = leader.log
     if not world.generations or not isinstance(log, ByteLog):

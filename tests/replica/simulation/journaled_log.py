@@ -1,4 +1,4 @@
-"""Journal of the offset service as a log of the simulation, on a disk that forgets."""
+"""Journal of the offset service as a log of the simulation, on a disk that loses unsynced bytes."""
 
 import errno
 import random
@@ -22,12 +22,12 @@ READ_BYTES = 1 << 20
 
 
 class JournaledLog:
-    """One replica's journal. Each crash goes on in a copy of its directory.
+    """One replica's journal. After each crash it continues in a copy of its directory.
 
     Args:
-        root: where its directories go.
-        choose: what a disk writes of what was not synced.
-        file_bytes: how much makes a leader begin another file.
+        root: parent of its directories.
+        choose: chooses which unsynced bytes a disk writes.
+        file_bytes: size at which a leader begins another file.
     """
 
     def __init__(self, root: Path, choose: random.Random, file_bytes: int) -> None:
@@ -43,7 +43,7 @@ class JournaledLog:
         place = self._root / str(self._number)
         place.mkdir(exist_ok=True)
         self._disk = PowerCutDisk(place)
-        # Nothing is kept in reserve: each crash would copy it.
+        # No file is reserved ahead: each crash would copy it.
         self._disk.fail_allocate = lambda _: errno.EOPNOTSUPP
         self._log = JournalLog(
             place,
@@ -61,7 +61,7 @@ class JournaledLog:
         self._begin = self._log.min_offset
         self._bytes = bytearray()
         self._frames: list[LogFrame] = []
-        # Made of the first so many of them, one after the other.
+        # State after this number of first records, applied one after another.
         self._followed, self._followed_frames = Replay(), 0
 
     @property
@@ -101,7 +101,7 @@ class JournaledLog:
         return self._log.record_before(position)
 
     def is_damaged(self, position: int) -> bool:
-        """Bits flip in memory only."""
+        """Return None: bits flip in memory only."""
         del position
         return False
 
@@ -109,7 +109,7 @@ class JournaledLog:
         return self._log.file_begin(position)
 
     def blank_at(self, position: int) -> int | None:
-        """It has none."""
+        """Return None: this log has no blanks."""
         del position
 
     def read(self, offset: int, bytes_max: int) -> bytes:
@@ -134,13 +134,13 @@ class JournaledLog:
         self._forget()
 
     def sync_nowait(self) -> None:
-        """As `sync`, in the time that the disk takes."""
+        """Sync as `sync` does, in the time that the disk needs."""
         self._log.sync_nowait()
 
-    # For the simulation
+    # Calls of the simulation.
 
     def append(self, body: bytes) -> int:
-        """Append a value, and a part of a state before it; returns where it begins."""
+        """Append a value, and a part of a state before it; return its start."""
         self._has_appended = True
         log = self._log
         if log.wants_generation:
@@ -157,7 +157,7 @@ class JournaledLog:
         return bytes(self._bytes[first - self._begin : end - self._begin])
 
     def records(self) -> list[LogRecord]:
-        """Values, in order."""
+        """Return the values, in order."""
         self._learn()
         return [
             LogRecord(frame.position, frame.end, VALUE, b"%d" % _value(frame), 0)
@@ -173,7 +173,8 @@ class JournaledLog:
             at += len(data)
 
     def _follow_ledger(self) -> None:
-        """Compare the ledger with one that goes along: at each commit, as a rebuild would cost."""
+        """Compare the ledger with one that is updated at each commit, because a rebuild would cost
+        more."""
         self._learn()
         end = self.end if self._has_appended else self.committed_end
         for frame in self._frames[self._followed_frames :]:
@@ -185,7 +186,8 @@ class JournaledLog:
             raise Violation(f"{self._root.name}: the ledger is not what was committed")
 
     def _check_ledger(self) -> None:
-        """Compare the ledger with what the log's bytes make: a leader's has what it appended."""
+        """Compare the ledger with one built from the log's bytes: a leader's ledger has all
+        appends."""
         self._learn()
         known = ledger_state(self._log.ledger)
         replay = Replay()
@@ -201,21 +203,21 @@ class JournaledLog:
             raise Violation(f"{self._root.name}: the ledger is not what the log makes")
 
     def delete_below(self, offset: int) -> None:
-        """From the next commit on files below may be deleted."""
+        """Allow, from the next commit on, the deletion of files before a position."""
         self._log.retain_from = max(self._log.retain_from, offset)
 
     def reopened(self, _choose: random.Random) -> None:
-        """A process begins: the log is opened again."""
+        """Open the log again, as a new process does."""
         self._log.close()
         self._open()
 
     def crash(self, *, power: bool) -> None:
-        """End the process, or the machine, and open what is left."""
+        """End the process, or cut the machine's power, and open the remaining log."""
         self._end_process(power=power)
         self._open()
 
     def crash_damaged(self) -> bool:
-        """Likewise, with a byte of the last frame changed meanwhile; returns whether it opens."""
+        """As `crash`, with a byte of the last frame changed; return whether the log opens."""
         self._learn()
         last = self._frames[-1] if self._frames else None
         self._end_process(power=False)

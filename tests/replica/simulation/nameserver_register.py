@@ -1,4 +1,4 @@
-"""Register by the nameserver's own functions: what its calls make of a log's state."""
+"""Register that uses the nameserver's own functions for changes of a log's state."""
 
 from functools import partial
 
@@ -47,7 +47,7 @@ class NameserverRegister:
         self.past.append(state_from_wire(after))
 
     def call(self, who: str, action: Action) -> None:
-        """One transaction for a replica; a refusal is none."""
+        """Run one transaction for a replica; a refusal changes nothing."""
         if isinstance(action, actions.ReportLog):
             version = action.facts.version
         elif isinstance(action, actions.ChangeInSync | actions.HandOver):
@@ -105,7 +105,7 @@ class NameserverRegister:
         raise AssertionError(action)
 
     def depose(self) -> None:
-        """An operator begins an election."""
+        """An operator starts an election."""
         if not self._wire.frozen:
             self._put(elections.elect(self._wire, 0, accept_loss=False).state)
 
@@ -127,7 +127,7 @@ class NameserverRegister:
             self._put(log_membership.registered(self._wire, node, facts, **known))
 
     def move(self, leaves: str, joins: str) -> None:
-        """An operator wishes, and takes back what he wished before."""
+        """An operator requests a number of copies, and withdraws the former request."""
         asked = pb.Move(leaves=leaves, joins=joins)
         try:
             for former in list(self._wire.moves):
@@ -137,14 +137,14 @@ class NameserverRegister:
             return
 
     def set_copies(self, copies: int, stays: str | None) -> None:
-        """An operator wishes."""
+        """An operator requests a change."""
         try:
             self._put(log_membership.set_copies(self._wire, copies, stays or "").state)
         except RockoonError:
             return
 
     def go_on_alone(self, who: str, facts: ReplicaFacts) -> bool:
-        """A replica wants the log for itself; whether it has it."""
+        """A replica requests the log for itself; return whether it got it."""
         caller = pb.ReplicaCall(kind=BROKER, log=self._wire.log, replica_id=who)
         caller.epoch, caller.version = facts.promised, facts.version.number
         caller.history = facts.version.history
@@ -166,20 +166,20 @@ class NameserverRegister:
             self._put(log_membership.registered(self._wire, node, facts, **known))
 
     def restore(self, past: LogState, *, frozen: bool) -> None:
-        """Etcd is restored from a backup, and a nameserver sees that it went back."""
+        """Etcd is restored from a backup, and a nameserver detects that it went back."""
         assert frozen
         at = next(at for at, each in enumerate(self.past) if each is past)
         self._put(log_membership.frozen(self._past[at], "its revisions went back"))
 
     def adopt(self, _told: list[ReplicaFacts]) -> None:
-        """An operator lets the log go on, with what its replicas have reported by now."""
+        """An operator lets the log continue, with the reports of its replicas so far."""
         try:
             self._put(log_membership.adopt(self._wire, [], accept_loss=False).state)
         except RockoonError:
             return
 
     def adopt_by_name(self, told: list[ReplicaFacts]) -> None:
-        """Likewise, with the newest set that anybody remembers, though some are gone."""
+        """As `adopt`, with the newest known set of replicas, although some are lost."""
         newest = max(told, key=lambda facts: facts.version).config
         assert newest is not None
         try:

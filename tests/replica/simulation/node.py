@@ -1,4 +1,4 @@
-"""Node: a process with one copy of a log, and all that carries out what its member decides."""
+"""Node: a process with one copy of a log, which executes its member's decisions."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class Link:
-    """A connection from a follower to a leader; what is sent arrives in order, or it ends.
+    """A connection from a follower to a leader; messages arrive in order, or the connection ends.
 
     Args:
-        number: the session, at both ends.
+        number: number of the session, at both ends.
     """
 
     def __init__(self, number: int, follower: Node, leader: Node) -> None:
@@ -35,13 +35,13 @@ class Link:
         self.follower, self.leader = follower, leader
         self.up: deque[Event] = deque()
         self.down: deque[Event] = deque()
-        # Where the next chunk begins; None before the welcome.
+        # Start of the next chunk; None before the welcome.
         self.next: int | None = None
         self.broken = False
 
 
 class Node:
-    """One process. Durable are its log, as far as it is synced, and the facts."""
+    """One process. Its log, up to the synced end, and its facts are durable."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -49,18 +49,18 @@ class Node:
         self.facts = ReplicaFacts()
         self.log = world.new_log()
         self.up = False
-        # A broker of one copy, which knows nothing of replication.
+        # A broker of one copy, without replication.
         self.is_plain = False
-        # Values, where their records are; what a broker's ledger of sequences is.
+        # Values by the positions of their records; as a broker's ledger of sequences.
         self.ledger: dict[int, tuple[int, int]] = {}
-        # Up to where it has acknowledged its log.
+        # End up to which it has acknowledged its log.
         self.noted = 0
-        # As it wrote them down when it led last.
+        # The file of topics that it wrote when it last led.
         self.written_topics = LogTopics()
         self.forget()
 
     def forget(self) -> None:
-        """Nothing of this outlives the process."""
+        """Reset the state that does not outlive the process."""
         self.target: actions.Connect | None = None
         self.links: dict[int, Link] = {}
         self.appends = False
@@ -70,7 +70,7 @@ class Node:
         self.life = getattr(self, "life", 0) + 1
 
     def start(self, *, is_new: bool = True) -> None:
-        """Open the log like any process: its records are made durable first.
+        """Open the log as any process does: its records are synced first.
 
         Args:
             is_new: it is another process, not another life of the same one.
@@ -87,7 +87,7 @@ class Node:
         self.handle(events.Started())
 
     def start_plain(self) -> None:
-        """Be a broker of one copy: what is on its disk is what there is."""
+        """Become a broker of one copy: the records on its disk are the log."""
         self.forget()
         self.up = self.is_plain = self.appends = True
         self.log.reopened(self.world.random)
@@ -100,11 +100,11 @@ class Node:
         self.synced_plainly()
 
     def synced_plainly(self) -> None:
-        """What is on its disk is committed."""
+        """Commit the records on its disk."""
         self._commitupto(actions.CommitUpTo(self.log.durable_end))
 
     def look_at_log(self) -> None:
-        """What a start makes of what is left: what was acknowledged may be gone."""
+        """Return the state after a start: acknowledged records may be lost."""
         lost = self.log.end < self.noted or bool(self.log.losses)
         if lost and "losses_unheard" not in self.world.bugs and self.facts != ReplicaFacts():
             self.world.counts["losses"] += 1
@@ -113,19 +113,20 @@ class Node:
         self.log.losses.clear()
 
     def stop(self) -> None:
-        """The process ends; its connections may be seen to, later."""
+        """End the process; its connections may be seen to end later."""
         self.up = False
         self.break_links()
         self.forget()
 
     def break_links(self) -> None:
-        """End all connections, those too whose first message is still on its way."""
+        """End all connections, also those whose first message has not arrived yet."""
         for link in self.world.links:
             if self in (link.follower, link.leader):
                 link.broken = True
 
     def handle(self, event: Event) -> None:
-        """Tell the member, and do what it says; a crash may come anywhere between."""
+        """Pass an event to the member, and execute its actions; a crash may come between any
+        two."""
         if not self.up or self.is_plain:
             return
         life = self.life
@@ -136,11 +137,11 @@ class Node:
                 return
             self.do(action)
             if self.appends and self.world.is_eager and self.world.chance(0.05):
-                # While something is carried out, senders go on.
+                # Senders continue while actions are executed.
                 self.append(self.world.next_value())
 
     def do(self, action: Action) -> None:
-        """Carry out one action."""
+        """Execute one action."""
         self.world.counts[type(action).__name__] += 1
         method = getattr(self, "_" + type(action).__name__.lower(), None)
         if method is not None:
@@ -148,7 +149,7 @@ class Node:
         elif hasattr(action, "epoch"):
             self.world.calls.append((self.replica, action))
 
-    # Its disk
+    # Its disk.
 
     def _persist(self, action: actions.Persist) -> None:
         harmed = self.world.counts["harms"] + self.world.counts["damages"]
@@ -169,7 +170,7 @@ class Node:
                 self.handle(events.DamageFound(at))
 
     def repair(self, others: list[Node]) -> None:
-        """Rewrite damaged records from copies that have them intact."""
+        """Rewrite damaged records from copies with intact ones."""
         log = self.log
         for position in self.facts.damaged:
             if not log.min_offset <= position < log.end:
@@ -188,7 +189,7 @@ class Node:
                     break
 
     def _comparecopies(self, action: actions.CompareCopies) -> None:
-        """Both copies check themselves; the session is over."""
+        """Both copies check themselves; the session ends."""
         for link in self.world.links:
             if link.follower is self:
                 link.broken = True
@@ -202,7 +203,7 @@ class Node:
         self.learn_values()
 
     def learn_values(self) -> None:
-        """What a new leader knows of senders, it has from its log."""
+        """Build a new leader's knowledge of senders from its log."""
         self.ledger.update(
             (int(record.body), (record.first, record.end))
             for record in self.log.records()
@@ -213,7 +214,7 @@ class Node:
         self.log.write(action.offset, action.data)
 
     def _sync(self, _action: actions.Sync) -> None:
-        """It happens when the world says so."""
+        """The world decides when it happens."""
 
     def _truncate(self, action: actions.Truncate) -> None:
         self.noted = min(self.noted, action.offset)
@@ -240,7 +241,7 @@ class Node:
     def _allowdeletion(self, action: actions.AllowDeletion) -> None:
         self.log.delete_below(min(action.min_offset, self.log.committed_end))
 
-    # Its connections
+    # Its connections.
 
     def _connect(self, action: actions.Connect) -> None:
         self.disconnect()
@@ -265,7 +266,7 @@ class Node:
     def _acknowledge(self, action: actions.Acknowledge) -> None:
         self.noted = max(self.noted, action.ack.durable_end)
         if action.session in self.links:
-            # How much was sent is filled in where it arrives.
+            # The number of sent bytes is filled in at the receiver.
             link = self.links[action.session]
             link.up.append(events.AckArrived(link.number, action.ack, 0))
 
@@ -285,16 +286,16 @@ class Node:
             self.send_chunk(link, 0)
 
     def send_chunk(self, link: Link, bytes_max: int) -> None:
-        """Send what comes next in a session; 0 bytes: only what is known."""
+        """Send the next bytes of a session; 0 bytes: only the committed end."""
         if link.leader is not self or link.next is None or not self.member.epoch:
             return
         if link.next < self.log.min_offset:
-            # Deleted before it was sent: a new session says that the copy is to be made anew.
+            # Deleted before it was sent: a new session orders that the copy begins again.
             link.broken = True
             return
         data = self.log.read(link.next, bytes_max) if bytes_max else b""
         if self.world.flips and self.log.damaged_at(link.next, data) is not None:
-            # The follower refuses it, and has this copy check itself.
+            # The follower refuses it, and requests that this copy checks itself.
             link.broken = True
             self.check_copy()
             return
@@ -304,7 +305,7 @@ class Node:
         link.next += len(data)
         link.down.append(events.ChunkArrived(link.number, chunk))
 
-    # The service around the log
+    # The service around the log.
 
     def _established(self, action: actions.Established) -> None:
         self.world.truth.leads(self.replica, action.epoch, self.log)
@@ -320,7 +321,7 @@ class Node:
                 self.world.truth.read(*read[1:])
 
     def _alarm(self, _action: actions.Alarm) -> None:
-        """Somebody reads it."""
+        """A reader reads it."""
 
     def _reopen(self, _action: actions.Reopen) -> None:
         self.break_links()
@@ -339,7 +340,7 @@ class Node:
             return
         routes = self.world.routes
         if routes is not None:
-            # A sender that knows later routes waits until the leader does.
+            # A sender with later routes waits until the leader has them.
             served = None if self.topic is None else self.topic.served
             if served is None or served != routes.incarnation:
                 return
@@ -355,7 +356,7 @@ class Node:
             self.waiting[value] = place
 
     def follow_routes(self, routes: Routes | None) -> None:
-        """A leader hears of the topic."""
+        """A leader receives the routes of the topic."""
         if routes is None or not self.appends or self.member.role is not Role.LEADING:
             return
         assert isinstance(self.log, StoredLog)
@@ -364,16 +365,16 @@ class Node:
         self.written_topics = self.topic.follow(routes, own) or self.written_topics
 
     def ask(self) -> None:
-        """A reader asks what decides something."""
+        """A reader asks a question whose answer must be current."""
         if self.member.role is Role.LEADING:
             known = (self.world.truth.acked_end, self.log.committed_end)
             self.reads.append((self.member.round + 1, *known))
             self.handle(events.RoundAsked())
 
-    # Its end
+    # Its end.
 
     def become_new(self) -> None:
-        """An empty disk: another replica, except where the rule is broken."""
+        """Start with an empty disk as another replica, except if the rule is broken."""
         self.break_links()
         self.forget()
         self.log = self.world.new_log()
@@ -385,16 +386,16 @@ class Node:
             self.replica = self.world.new_name()
 
     def forget_promise(self) -> None:
-        """A restart after which nothing was promised (broken)."""
+        """Restart without its promises (broken)."""
         self.facts = self.facts._replace(promised=0, led=0, version=StateVersion(0, 0))
 
     def lose_records(self, kept: int) -> None:
-        """A damaged disk: whole records are gone, and the start says so."""
+        """A damaged disk: whole records are lost, and the start reports this."""
         self.log.lose_records(kept)
         self.facts = self.facts._replace(sound=False)
 
     def describe(self) -> dict[str, Any]:
-        """For a story."""
+        """Describe the node, for a trace."""
         return {
             "replica": self.replica,
             "up": self.up,

@@ -1,4 +1,4 @@
-"""Register: the key in etcd that holds a log's state, and what nameservers make of calls."""
+"""Register: the key in etcd with a log's state, and the nameservers' changes of it."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,7 +15,7 @@ EPOCHS_LEFT_OUT = 65_536
 
 
 def first_state(voters: list[str], others: list[str], quorum: int, copies: int) -> LogState:
-    """The state of a new log, which waits for its first election."""
+    """Return the state of a new log, which waits for its first election."""
     return LogState(
         log="broker-a",
         version=StateVersion(0, 1),
@@ -29,11 +29,11 @@ def first_state(voters: list[str], others: list[str], quorum: int, copies: int) 
 
 
 class Register:
-    """One key; every change has a condition on what it was.
+    """One key; every change is conditional on the former value.
 
     Args:
         state: the first one.
-        bugs: which rules are broken.
+        bugs: names of broken rules.
     """
 
     def __init__(self, state: LogState, bugs: frozenset[str]) -> None:
@@ -64,7 +64,7 @@ class Register:
         )
 
     def call(self, who: str, action: Action) -> None:
-        """One transaction for a replica."""
+        """Run one transaction for a replica."""
         state = self.state
         if state.frozen or getattr(action, "epoch", state.epoch) != state.epoch:
             return
@@ -125,7 +125,7 @@ class Register:
             self._put(runs={**self.state.runs, replica: run})
 
     def depose(self) -> None:
-        """Whatever ends an epoch: suspicion, an operator."""
+        """End the epoch, because of a suspicion or an operator."""
         if not self.state.frozen:
             self._next_epoch(None, self.state.at_least)
 
@@ -135,18 +135,18 @@ class Register:
             self._put(replicas=(*self.state.replicas, replica))
 
     def move(self, leaves: str, joins: str) -> None:
-        """An operator wishes."""
+        """An operator requests a change."""
         if not self.state.frozen:
             self._put(moves=(Move(leaves, joins),))
 
     def set_copies(self, copies: int, stays: str | None) -> None:
-        """An operator wishes."""
+        """An operator requests a change."""
         wish = None if copies == self.state.copies else CopiesWish(copies, stays)
         if not self.state.frozen and wish != self.state.wish:
             self._put(wish=wish)
 
     def go_on_alone(self, who: str, _facts: ReplicaFacts) -> bool:
-        """A replica wants the log for itself; whether it has it."""
+        """A replica requests the log for itself; return whether it got it."""
         state = self.state
         if state.frozen or state.config.in_sync != {who}:
             return False
@@ -163,21 +163,21 @@ class Register:
             self._put(copies=max(copies, self.state.copies))
 
     def write_quorum(self, quorum: int) -> None:
-        """An operator writes what only the leader may change (broken)."""
+        """An operator writes a field that only the leader may change (broken)."""
         self._put(config=self.state.config._replace(quorum=quorum))
 
     def restore(self, past: LogState, *, frozen: bool) -> None:
-        """Etcd is restored from a backup, which shows by its cluster's id: the log is frozen."""
+        """Etcd is restored from a backup; its cluster id shows this, and the log is frozen."""
         self.suspects.clear()
         self.state = replace(past, frozen=frozen)
         if not frozen:
-            # Nobody sees that it is older: its numbers are greater.
+            # No nameserver detects that it is older: its numbers are greater.
             newest = max(each.version for each in self.past)
             self.state = replace(past, version=StateVersion(newest.history, newest.number + 1))
         self.past.append(self.state)
 
     def adopt(self, told: list[ReplicaFacts]) -> None:
-        """An operator lets the log go on, with what all its replicas have reported."""
+        """An operator lets the log continue, with the reports of all its replicas."""
         newest = max(told, key=lambda facts: facts.version)
         assert newest.config is not None, "a replica has seen a state"
         versions = [self.state.version, *(facts.version for facts in told)]

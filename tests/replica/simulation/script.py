@@ -1,4 +1,4 @@
-"""Script: a world in which nothing happens but what a test says."""
+"""Script: a world with only the events that a test requests."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -9,11 +9,11 @@ from rockoon_replica import events
 
 
 class Script(World):
-    """Members of one log, and what happens to them in this order.
+    """Members of one log, and their events in order.
 
     Args:
-        shape: how many there are; see `SHAPES`.
-        nameserver: see `World`; a rule of elections can be broken without it only.
+        shape: number of replicas; see `SHAPES`.
+        nameserver: see `World`; a rule of elections can be broken only without it.
         root, journals, bugs, old_disks: see `World`.
     """
 
@@ -35,11 +35,11 @@ class Script(World):
         self._harms_left = self._restores_left = self._old_disks_left = 0
 
     def turns(self, *names: str, count: int = 12, told: bool = True) -> None:
-        """Let these replicas talk with each other and with the nameservers.
+        """Let these replicas exchange messages with each other and with the nameservers.
 
         Args:
-            names: of those that are up and reach each other; all by default.
-            told: whether nameservers' answers and news reach them.
+            names: replicas that run and reach each other; all by default.
+            told: whether they receive replies and states of nameservers.
         """
         among = [node for node in self.nodes if node.up and node.replica in (names or self.names)]
         for _ in range(count):
@@ -69,7 +69,7 @@ class Script(World):
                 self.register.call(who, action)
 
     def _talk(self, among: Collection[Node]) -> None:
-        """Deliver what they have for each other, and have a leader send what it has."""
+        """Deliver their messages to each other, and let a leader send its records."""
         for node in among:
             for link in list(node.links.values()):
                 if link.leader is node and link.follower in among and not link.broken:
@@ -81,7 +81,7 @@ class Script(World):
                         self.deliver(link)
 
     def led_by(self, name: str, *others: str) -> Node:
-        """Have a replica lead; these others follow."""
+        """Let a replica lead; these others follow."""
         for node in self.nodes:
             if node.replica in (name, *others):
                 self.start(node)
@@ -94,7 +94,7 @@ class Script(World):
         raise AssertionError(f"{name} does not lead: {self.describe()}")
 
     def kill(self, name: str) -> Node:
-        """End a process; its links are seen to be gone."""
+        """End a process; its links end visibly."""
         node = next(each for each in self.nodes if each.replica == name)
         node.stop()
         for link in [each for each in self.links if node in (each.follower, each.leader)]:
@@ -102,7 +102,7 @@ class Script(World):
         return node
 
     def serves_topic(self, leader: Node) -> None:
-        """Have a leader hear of the topic, and wait until it takes messages for it."""
+        """Notify a leader of the topic, and wait until it accepts its messages."""
         assert self.routes is not None
         for _ in range(4):
             leader.follow_routes(self.routes)

@@ -1,4 +1,4 @@
-"""Broker's store as a log of the simulation, on a disk that forgets what was not synced."""
+"""Broker's store as a log of the simulation, on a disk that loses unsynced bytes."""
 
 import random
 import threading
@@ -23,7 +23,7 @@ FILE_BYTES = 4096
 
 
 class SteppedDisk(PowerCutDisk):
-    """Another thread's syncs of the log wait until they are told: a seed always does the same."""
+    """Syncs of the log by another thread wait until they are released: a seed is deterministic."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -36,11 +36,11 @@ class SteppedDisk(PowerCutDisk):
 
 
 class StoredLog:
-    """One replica's store. Each crash goes on in a copy of its directory.
+    """One replica's store. After each crash it continues in a copy of its directory.
 
     Args:
-        root: where its directories go.
-        choose: what a disk writes of what was not synced.
+        root: parent of its directories.
+        choose: chooses which unsynced bytes a disk writes.
     """
 
     def __init__(self, root: Path, choose: random.Random) -> None:
@@ -59,7 +59,7 @@ class StoredLog:
         self._disk = SteppedDisk(place)
         self._owner = Replica(place, self._disk, on_loss=self.losses.append)
         self._begin = self.min_offset
-        # Where the last record begins; None while none is known.
+        # Start of the last record; None: unknown.
         self._last: int | None = None
         self._bytes.clear()
         self._records.clear()
@@ -86,7 +86,7 @@ class StoredLog:
 
     @property
     def generation(self) -> Generation:
-        """Stores have tests of their own for it."""
+        """Return None: tests of stores cover it."""
         return NO_GENERATION
 
     def boundaries(self) -> list[Boundary]:
@@ -105,7 +105,7 @@ class StoredLog:
         return self._owner.store.record_before(position)
 
     def is_damaged(self, position: int) -> bool:
-        """Bits flip in memory only."""
+        """Return None: bits flip in memory only."""
         del position
         return False
 
@@ -131,17 +131,17 @@ class StoredLog:
             self._open()
 
     def sync_nowait(self) -> None:
-        """As `sync`, in the time that the disk takes."""
+        """Sync as `sync` does, in the time that the disk needs."""
         self._disk.may_sync.set()
         self._owner.sync()
         self._disk.may_sync.clear()
-        # What waited for this copy's own disk; a broker's ticks do it.
+        # Work that waited for this copy's own disk; a broker's ticks do it.
         self._owner.store.confirm(self.committed_end)
 
-    # For the simulation
+    # Calls of the simulation.
 
     def append(self, body: bytes) -> int:
-        """Append a value, of a size that lets files end anywhere; returns where it begins."""
+        """Append a value, with a size that lets files end anywhere; return its start."""
         padded = body + b" " * self._choose.choice((0, 30, 700))
         return self._owner.append(bodies=[padded]).first_physical_offset
 
@@ -154,11 +154,11 @@ class StoredLog:
         return self._owner.store.visible_end
 
     def change_topics(self, change: TopicChange) -> int:
-        """Append a record of topics; returns where it ends."""
+        """Append a record of topics; return its end."""
         return self._owner.store.change_topics(change, self._owner.clock.time_ms).end_offset
 
     def visible_values(self) -> list[int]:
-        """What readers of the topic get."""
+        """Return the messages that readers of the topic get."""
         return [int(body) for body in self._owner.bodies("T")]
 
     def bytes_between(self, first: int, end: int) -> bytes:
@@ -166,7 +166,7 @@ class StoredLog:
         return bytes(self._bytes[first - self._begin : end - self._begin])
 
     def records(self) -> list[LogRecord]:
-        """Values, in order."""
+        """Return the values, in order."""
         self._learn()
         return self._records
 
@@ -185,19 +185,19 @@ class StoredLog:
             at += len(data)
 
     def delete_below(self, offset: int) -> None:
-        """Retention has tests of its own."""
+        """Do nothing: tests of retention cover it."""
 
     def reopened(self, _choose: random.Random) -> None:
-        """A process begins: what is in the log is made durable first."""
+        """Open the log as a new process does: its records are synced first."""
         self.sync_nowait()
 
     def crash(self, *, power: bool) -> None:
-        """End the process, or the machine, and open what is left."""
+        """End the process, or cut the machine's power, and open the remaining log."""
         self._end_process(power=power)
         self._open()
 
     def crash_damaged(self) -> bool:
-        """Likewise, with the last record damaged meanwhile; returns whether it opens."""
+        """As `crash`, with the last record damaged; return whether the log opens."""
         self._learn()
         self._end_process(power=False)
         if self._last is not None:
@@ -209,7 +209,7 @@ class StoredLog:
                 / offset_to_file_name(self._last - first)
             )
             data = bytearray(path.read_bytes())
-            # Of its length, and what says that it is one.
+            # Of its length, and of the magic code.
             data[first : first + 8] = bytes(8)
             path.write_bytes(data)
         try:
@@ -230,7 +230,7 @@ class StoredLog:
         before.close()
 
     def close(self) -> None:
-        """Close, and compare the queues with a rebuild where they should have all of the log."""
+        """Close, and compare the queues with a rebuild if they must have the whole log."""
         if self._is_refused:
             return
         committed = self.committed_end == self.end

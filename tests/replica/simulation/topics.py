@@ -1,4 +1,4 @@
-"""A topic that is deleted and created again while leaders come and go, as their brokers see it."""
+"""A topic that is deleted and created again while leaders change, as their brokers see it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ ETCD = 1
 
 
 class Routes:
-    """What nameservers tell of the topic.
+    """Routes of the topic from nameservers.
 
     Attributes:
-        incarnation: revision of its creation; None while there is none.
+        incarnation: revision of its creation; None: the topic does not exist.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Routes:
         self.change(random.Random(0))
 
     def change(self, choose: random.Random) -> None:
-        """Create it, or delete it, mostly to create it again at once."""
+        """Create the topic, or delete it and in most cases create it again immediately."""
         if self.incarnation is not None:
             self._revision += 1
             self._deleted, self.incarnation = self._revision, None
@@ -44,20 +44,20 @@ class Routes:
         self.incarnation = self._revision
 
     def snapshot(self) -> RouteChange:
-        """All of it, as a broker takes it."""
+        """Return all routes, in the form of a broker."""
         topics = [] if self.incarnation is None else [ServedTopic(NAME, 1, self.incarnation)]
         deletions = Deletions({NAME: self._deleted} if self._deleted else {}, {}, 1)
         return RouteChange(self._revision, True, ETCD, topics, (), deletions)
 
 
 class TopicOfLeader:
-    """What a leader makes of routes, in one life.
+    """A leader's use of the routes, in one life.
 
     Args:
-        log: that it leads.
+        log: the log that it leads.
 
     Attributes:
-        served: incarnation of which it takes messages; None: of none.
+        served: incarnation whose messages it accepts; None: none.
     """
 
     def __init__(self, log: StoredLog) -> None:
@@ -67,13 +67,13 @@ class TopicOfLeader:
         self._waiting: tuple[int, TopicTable] | None = None
 
     def follow(self, routes: Routes, own: LogTopics | None) -> LogTopics | None:
-        """Compare with the routes, and let the log say what has changed.
+        """Compare with the routes, and write changes to the log.
 
         Args:
-            own: what to believe instead of the log (broken).
+            own: incarnation to use instead of the log's (broken).
 
         Returns:
-            What is in force now, to be written down; None: nothing new yet.
+            The current incarnation, to be written to the file of topics; None: unchanged.
         """
         if self._waiting is not None:
             end, table = self._waiting
@@ -99,10 +99,10 @@ class TopicOfLeader:
 
 
 def check_topic(world: World, node: Node, incarnation: int | None) -> None:
-    """A replica that has listed all shows what a topic was given, and nothing else.
+    """Check that a replica with all entries shows exactly the messages of a topic.
 
     Args:
-        incarnation: of the topic; None: there is none.
+        incarnation: of the topic; None: it does not exist.
     """
     log = node.log
     if incarnation is None or not isinstance(log, StoredLog):

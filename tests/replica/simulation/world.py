@@ -1,9 +1,9 @@
-"""World: members of one log under a scheduler that is out to break them.
+"""World: members of one log under a scheduler that tries to break them.
 
-One seed is one run. Nothing has a clock: whatever may happen may happen now. Messages are late by
-any number of steps, connections break anywhere, calls to nameservers are lost, come twice and out
-of order, states are seen late; anybody is suspected at any time; processes die between any two
-actions, machines lose power (what was not synced is cut), disks are lost or damaged; retention
+One seed is one run. The world has no clock: each possible event may happen now. Messages are late
+by any number of steps, connections break anywhere, calls to nameservers are lost, arrive twice and
+out of order, states are seen late; any replica is suspected at any time; processes die between any
+two actions, machines lose power (unsynced bytes are cut), disks are lost or damaged; retention
 deletes files; operators move replicas; etcd is restored from backups.
 """
 
@@ -31,7 +31,7 @@ from rockoon_replica.replica_facts import ReplicaFacts, facts_alone
 from support.byte_log import VALUE, ByteLog
 
 SHAPES = ("three", "three and a spare", "one", "five", "one becomes three")
-# Not drawn: the seeds that are known are of before this one.
+# Not drawn, because the known seeds are older than this rule.
 CHANGING = "three, one, three"
 COPIES = 3
 VOTERS = {
@@ -46,7 +46,7 @@ SPARES = {"three and a spare": 1, "one becomes three": 2}
 
 
 class Snapshot(NamedTuple):
-    """What was on a node's disk at one moment, its log in memory."""
+    """Content of a node's disk at one moment, its log in memory."""
 
     log: ByteLog
     facts: ReplicaFacts
@@ -61,7 +61,7 @@ class Snapshot(NamedTuple):
 
 
 def copied(node: Node) -> ByteLog:
-    """Another log of the same content; chance stays the world's."""
+    """Return another log with the same content; it uses the world's random choices."""
     chance = node.world.random
     log = copy.deepcopy(node.log, {id(chance): chance})
     assert isinstance(log, ByteLog)
@@ -72,15 +72,15 @@ class World:
     """One run.
 
     Args:
-        seed: of everything; it chooses a shape too, unless one is given.
+        seed: of all random choices; it also chooses a shape, unless one is set.
         bugs: names of rules that nodes or the register break; members break their own.
         nameserver: whether the nameserver's own functions are the register.
-        root: where real stores go; None: logs are in memory.
-        journals: whether those are journals of the offset service.
-        old_disks: whether one disk may be put back to an older snapshot; logs are in memory.
-        generations: whether all values are of compacted topics, and leaders make generations of
+        root: parent of real stores; None: logs are in memory.
+        journals: whether the stores are journals of the offset service.
+        old_disks: whether one disk may be restored from an older snapshot; logs are in memory.
+        generations: whether all values belong to compacted topics, and leaders make generations of
             them; logs are in memory.
-        flips: whether bits flip on disks, of one copy at a time; logs are in memory.
+        flips: whether bits flip on disks, in one copy at a time; logs are in memory.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class World:
     ) -> None:
         self.generations = generations
         self.flips = flips
-        # Of each replica the last one; None: starts are not counted.
+        # Last start of each replica; None: starts are not counted.
         self.snapshots: dict[str, Snapshot] | None = {} if old_disks else None
         # Whether an election may wait for an operator: two disks lost the same records.
         self.may_hold = False
@@ -117,7 +117,7 @@ class World:
         self.unacked: set[int] = set()
         self.routes = None if root is None or journals else Routes()
         self.sent_to: dict[int, int] = {}
-        # Broken rules have seeds of before this was thought of.
+        # The seeds of broken rules are older than this event.
         self.is_eager = not bugs
         self.crashes_between = self.random.choice([0, 0.002, 0.01])
         self.full_disks = self.random.choice([0, 0.5])
@@ -126,15 +126,15 @@ class World:
         if generations:
             self.file_bytes = 80
         self.steps = self._values = self._names = self._sessions = 0
-        # One disk is lost or damaged in a run: what is committed is on two.
+        # At most one disk is lost or damaged in a run: committed records are on two.
         self._harms_left = 1
         self._restores_left = 1
         voters, spares = VOTERS[self.shape], SPARES.get(self.shape, 0)
         if self.shape == CHANGING or self.shape.startswith("one") or flips:
             self._harms_left = 0
-        # Beside flipped bits too, and of a log that began with one voter, once it has three.
+        # Also with flipped bits, and if the log began with one voter, once it has three.
         self._old_disks_left = int(old_disks and self.shape not in (CHANGING, "one"))
-        # The copy that was put back, and the committed end at that time.
+        # The restored copy, and the committed end at that time.
         self._put_back: tuple[Node, int] | None = None
         self.nodes = [Node(self, self.new_name()) for _ in range(voters + spares)]
         names = [node.replica for node in self.nodes]
@@ -148,7 +148,7 @@ class World:
         weather = self._weather()
         self._happenings, self._weights = list(weather), list(weather.values())
 
-    # Chances and names
+    # Chances and names.
 
     def chance(self, share: float) -> bool:
         return self.random.random() < share
@@ -168,7 +168,7 @@ class World:
         return self._logs[-1]
 
     def close(self) -> None:
-        """End the stores."""
+        """Close the stores."""
         for log in self._logs:
             log.close()
 
@@ -180,15 +180,15 @@ class World:
         return [node for node in copies if node.member.role is Role.LEADING]
 
     def acknowledge(self, value: int, first: int, end: int) -> None:
-        """A sender hears that its message is stored."""
+        """A sender gets the acknowledgement of its message."""
         self.counts["acks"] += 1
         self.unacked.discard(value)
         self.truth.acknowledged(value, first, end)
 
-    # Steps
+    # Steps.
 
     def run(self, steps: int) -> None:
-        """Let things happen.
+        """Run some steps.
 
         Raises:
             Violation: a promise was broken.
@@ -219,7 +219,8 @@ class World:
             check_generation(self, node)
 
     def _weather(self) -> dict[Callable[[Node], None], float]:
-        """How often what happens, of its own in each run: calm ones get far, rough ones break."""
+        """Return the probabilities of events in this run: in calm runs logs grow, rough ones have
+        faults."""
         draw = self.random
         rough = draw.choice([0.1, 0.3, 1.0, 3.0])
         weather: dict[Callable[[Node], None], float] = {
@@ -254,7 +255,7 @@ class World:
             weather |= {self.crash: max(weather[self.crash], 0.3)}
         if self.shape == CHANGING:
             weather |= {self.wish: draw.choice([0.1, 0.5, 2]), self.go_on_alone: 1}
-        # Some runs are mostly about one thing, in calm weather but for what it takes to be seen.
+        # Some runs are mostly about one event, and otherwise calm enough to show it.
         focus = draw.choice([None, self.move, self.ask, self.hand_over, self.retain])
         if focus is not None:
             calm = {self.crash: 0.1, self.suspect: 0.5, self.part: 0.5, self.freeze: 0}
@@ -268,7 +269,7 @@ class World:
             weather |= {self.repair: draw.choice([0.1, 1])}
         return weather
 
-    # The network
+    # The network.
 
     def deliver_some(self, _node: Node) -> None:
         for _ in range(self.random.randint(1, 6)):
@@ -276,7 +277,7 @@ class World:
                 self.deliver(self.random.choice(self.links))
 
     def deliver(self, link: Link) -> None:
-        """One message, in either direction; or word that the connection has ended."""
+        """Deliver one message, in either direction, or the end of the connection."""
         if link.broken and (not (link.up or link.down) or self.chance(0.3)):
             self._close(link)
             return
@@ -335,10 +336,10 @@ class World:
         if self.links:
             self.random.choice(self.links).broken = True
 
-    # Nameservers
+    # Nameservers.
 
     def call_some(self, _node: Node) -> None:
-        """A call arrives: any of those on their way; some arrive twice, some never."""
+        """Deliver any of the sent calls; some arrive twice, some never."""
         if not self.calls:
             return
         at = self.random.randrange(len(self.calls))
@@ -351,7 +352,7 @@ class World:
             self.check_elected(before, who, action)
 
     def learn(self, node: Node) -> None:
-        """A nameserver tells what it knows by now."""
+        """A nameserver sends its current state."""
         if frozenset((node.replica,)) in self.cut:
             return
         if node.is_plain or self._is_refused(node):
@@ -368,7 +369,7 @@ class World:
         node.handle(events.RepeatDue())
 
     def suspect(self, node: Node) -> None:
-        """Anybody may find the leader silent; or somebody ends the epoch by hand."""
+        """Any replica suspects the leader, or an operator ends the epoch."""
         if self.chance(0.3):
             node.handle(events.LeaderLost())
         elif self.chance(0.5):
@@ -396,12 +397,12 @@ class World:
         newest = max(facts, key=lambda each: each.version)
         assert newest.config is not None
         if newest.config.in_sync <= {node.replica for node in self.nodes}:
-            # Who is not there any more cannot say what it knew; an operator names the set then.
+            # A replica that is gone cannot report; then an operator names the set.
             self.register.adopt(facts)
             self.counts["adoptions"] += 1
 
     def move(self, _node: Node) -> None:
-        """An operator wants another replica in the place of one, rather one that is lost."""
+        """An operator requests another replica instead of one, preferably of a lost one."""
         voters = sorted(self.register.state.config.in_sync)
         names = {each.replica for each in self.nodes}
         lost = [who for who in voters if who not in names]
@@ -411,7 +412,7 @@ class World:
             self.register.move(leaves, self.random.choice(spares))
 
     def wish(self, _node: Node) -> None:
-        """An operator wants one copy, of this replica or any; or three again."""
+        """An operator requests one copy, of this replica or any; or three again."""
         stays = self.random.choice([None, *sorted(self.register.state.config.in_sync)])
         self.register.set_copies(self.random.choice([1, 1, 2, 3]), stays)
 
@@ -431,13 +432,14 @@ class World:
             return True
         if not self.register.go_on_alone(node.replica, node.facts):
             return False
-        # Written before anything is taken; the answer may be lost before.
+        # Written before any message is accepted; before that the reply may be lost.
         state = self.register.state
         node.facts = facts_alone(node.replica, state.epoch, state.version)
         return not self.chance(0.1)
 
     def _is_refused(self, node: Node) -> bool:
-        """Whether a store with messages is none of the log's: its process ends, and is emptied."""
+        """Return whether a store with messages does not belong to the log: its process ends, and it
+        is emptied."""
         state = self.register.state
         if not node.up or state.frozen or node.replica in state.replicas or not node.log.records():
             return False
@@ -449,22 +451,22 @@ class World:
         size = len(self.register.state.config.in_sync)
         self.register.write_quorum(self.random.randint(size // 2 + 1, size))
 
-    # Senders, readers, disks
+    # Senders, readers, disks.
 
     def append(self, _node: Node) -> None:
         leaders = [each for each in self.nodes if each.up and each.appends]
-        # More, where files have to end for something to be deleted.
+        # More, if files must end before a deletion.
         for _ in range(4 if self.generations else 1):
             if leaders:
                 self.random.choice(leaders).append(self.next_value())
 
     def next_run(self) -> int:
-        """Number of a start of a process."""
+        """Return the number of a start of a process."""
         self._runs += 1
         return self._runs
 
     def next_value(self) -> int:
-        """A message that is new, or was not acknowledged."""
+        """Return a message that is new, or was not acknowledged."""
         if self.unacked and self.chance(0.3):
             return self.random.choice(sorted(self.unacked))
         self._values += 1
@@ -474,7 +476,7 @@ class World:
     def change_topic(self, _node: Node) -> None:
         if self.routes:
             self.routes.change(self.random)
-            # Whoever sent to it gives up.
+            # Its senders stop waiting.
             self.unacked.clear()
 
     def follow_routes(self, _node: Node) -> None:
@@ -493,7 +495,8 @@ class World:
             node.handle(events.Synced())
 
     def retain(self, _node: Node) -> None:
-        """A leader deletes what all voters have; its disk being full, it waits for nobody long."""
+        """A leader deletes records that all voters have; if its disk is full, it waits only
+        briefly."""
         for node in self.leaders():
             log = node.log
             waits = self.unacked
@@ -510,13 +513,13 @@ class World:
                 node.handle(events.RetentionHeld(end if is_full else 0))
 
     def compact(self, _node: Node) -> None:
-        """A job hands a leader a generation of what is committed."""
+        """A job uploads a generation of the committed records to a leader."""
         for node in self.leaders():
             self.counts["generations"] += 1
             node.log.make_generation(self.counts["generations"])
 
     def take_generation(self, node: Node) -> None:
-        """A follower has got its leader's generation, as it heard of it."""
+        """A follower has received its leader's generation."""
         leader = node.target and self.node(node.target.leader)
         if not node.up or leader is None or leader.is_plain:
             return
@@ -529,7 +532,7 @@ class World:
         log, voters = node.log, self.register.state.config.in_sync
         if len(voters) < COPIES or self._has_flips() or self._is_behind():
             return
-        # Of older records a disk that was put back may have the only copy.
+        # A restored disk may have the only copy of older records.
         begin = log.min_offset
         if self.snapshots is not None:
             begin = max(each.log.min_offset for each in self.nodes)
@@ -541,7 +544,7 @@ class World:
         return any(each.log.flips for each in self.nodes)
 
     def _is_behind(self) -> bool:
-        """Whether the disk that was put back still lacks what was committed then."""
+        """Return whether the restored disk still lacks records that were committed then."""
         if self._put_back is None:
             return False
         node, end = self._put_back
@@ -558,7 +561,8 @@ class World:
             node.repair([each for each in self.nodes if each.up and each is not node])
 
     def check_elected(self, before: LogState, caller: str, action: Action) -> None:
-        """No copy that reported damage was elected while an intact one of its rank had reported."""
+        """Check that no copy with reported damage was elected while an intact one of equal rank had
+        reported."""
         chosen = self.register.state.leader
         if chosen is None or before.leader or not isinstance(action, ReportLog):
             return
@@ -576,7 +580,7 @@ class World:
             gives_up = self.chance(0.4)
             node.handle(events.HandOverAbandoned() if gives_up else events.HandOverAsked())
 
-    # Life and death
+    # Start and end.
 
     def start(self, node: Node) -> None:
         if node.up:
@@ -594,10 +598,10 @@ class World:
             node.forget_promise()
         power = self.chance(0.5)
         if power:
-            # It may be as old as the last time that the system wrote it.
+            # It may be as old as the last write by the system.
             node.noted = 0
         if self._root is not None and not power and self._harms_left and self.chance(0.5):
-            # Not with the power: then the end may be gone, and who acknowledged it not know.
+            # Not with the power: then the end may be lost without a trace of its acknowledgement.
             self._harms_left -= 1
             self.counts["damages"] += 1
             if not node.log.crash_damaged():
@@ -615,7 +619,7 @@ class World:
             else:
                 node.lose_records(self.random.randint(node.log.min_offset, node.log.end))
 
-    # Older snapshots
+    # Older snapshots.
 
     def record(self, _node: Node) -> None:
         """A leader records its committed end."""
@@ -628,11 +632,11 @@ class World:
             self.snapshots[node.replica] = Snapshot.of(node)
 
     def put_back(self, node: Node) -> None:
-        """A disk is put back to a snapshot from before the last registered start (rule 13)."""
+        """Restore a disk from a snapshot from before the last registered start (rule 13)."""
         snapshot = (self.snapshots or {}).get(node.replica)
         known = self.register.state.runs.get(node.replica, NO_RUN)
         is_later = snapshot is not None and known.starts > snapshot.facts.run.starts
-        # Not promised with an etcd that was restored from a backup: it has forgotten starts.
+        # Not promised if etcd was restored from a backup, because it has lost starts.
         if snapshot is None or not is_later or self.counts["restores"]:
             return
         if not self._old_disks_left or len(self.register.state.config.in_sync) < COPIES:
@@ -648,14 +652,14 @@ class World:
         node.log.crash(power=self.chance(0.5))
         node.look_at_log()
 
-    # The end
+    # The end.
 
     def settle(self, rounds: int = 400) -> None:
-        """Everybody is up and connected, and nobody else interferes: it works again.
+        """Run and connect all replicas without faults: the log must work again.
 
         Raises:
             Stuck: it does not.
-            Violation: something is lost.
+            Violation: a value is lost.
         """
         self.crashes_between = 0
         self.cut.clear()
@@ -705,13 +709,13 @@ class World:
         raise Stuck(f"does not work again: {self.describe()}")
 
     def _settle_copies(self) -> None:
-        """Whoever is alone is so no longer, and three copies are wanted."""
+        """Give a log of one copy three copies again."""
         for node in self.nodes:
             if node.is_plain:
                 node.stop()
 
     def _is_whole(self) -> bool:
-        """Whether all voters are there and have what is committed."""
+        """Return whether all voters run and have all committed records."""
         config = self.register.state.config
         logs = {node.replica: node.log for node in self.nodes}
         damaged = self.flips and any(each.facts.damaged or each.log.flips for each in self.nodes)
@@ -719,7 +723,7 @@ class World:
         return all(level) and not damaged
 
     def _operate(self, number: int) -> None:
-        """Operators do what is theirs: adopt, and have lost or stuck replicas replaced."""
+        """Operators do their work: adopt logs, and replace lost or stuck replicas."""
         if self.shape == CHANGING:
             self.register.set_copies(COPIES, None)
         if self.register.state.frozen:
@@ -740,7 +744,8 @@ class World:
                 self.register.move(who, spares[0])
 
     def _adopt_by_name(self) -> None:
-        """Somebody who knew is gone: an operator answers for the set that the others remember."""
+        """A replica with knowledge is lost: an operator answers for the set that the others
+        know."""
         facts = [node.facts for node in self.nodes if node.facts.config is not None]
         if facts:
             newest = max(facts, key=lambda each: each.version).config
@@ -750,5 +755,5 @@ class World:
                 self.register.adopt_by_name(facts)
 
     def describe(self) -> dict[str, Any]:
-        """For a story."""
+        """Describe the world, for a trace."""
         return {"register": self.register.state, "nodes": [each.describe() for each in self.nodes]}
