@@ -1,4 +1,4 @@
-"""A log goes back to one copy: what its only voter has is the log, and nothing is lost."""
+"""A log returns to one copy: its only voter has the whole log, and nothing is lost."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -34,7 +34,7 @@ ITS_ID = "a" * 32
 
 
 def copy_of_three(root: Path, **changes: Any) -> Path:
-    """The store of a replica that has voted with two others, and nothing in it yet."""
+    """The empty store of a replica that has voted with two others."""
     facts = ReplicaFacts(
         promised=1,
         led=1,
@@ -48,7 +48,7 @@ def copy_of_three(root: Path, **changes: Any) -> Path:
 
 
 def is_untouched(root: Path) -> bool:
-    """Whether it was not opened: that would show, and keep, what nobody else may have."""
+    """Return whether the log was not opened: a start would show, and keep, unconfirmed records."""
     return {path.name for path in root.iterdir()} <= {"config", "lock"}
 
 
@@ -132,7 +132,7 @@ class Log:
             await self.living[name]
 
     async def send(self) -> None:
-        """Send numbers, one after the other, until it is over; a send that fails is a failure."""
+        """Send numbers one after another until the end; a failed send is a failure."""
         patience = {"idempotent": True, "delivery_timeout_seconds": DEADLINE_SECONDS}
         async with self.client.producer(**patience) as producer:
             while not self.is_over:
@@ -191,7 +191,7 @@ async def test_one_copy_becomes_three_and_one_and_three_while_messages_are_sent(
         await log.client.admin.create_topic(TOPIC, queues_per_broker=1)
         sending = log.tasks.create_task(log.send(), name="sending")
         await log.goes_on()
-        # Those that copy may come before there is one to copy from.
+        # Followers may start before there is a leader to copy from.
         for name in ("broker-a-1", "broker-a-2"):
             log.start(name, 3)
         await log.until(lambda found: len(found.replicas) == 3)
@@ -200,14 +200,14 @@ async def test_one_copy_becomes_three_and_one_and_three_while_messages_are_sent(
         log.start("broker-a-0", 3)
         described = await log.until(counting(3))
         await log.goes_on()
-        # Not the one that leads: it hands over first.
+        # Not the leader: it hands over first.
         stays = next(each for each in described.in_sync if not each.is_leader)
         await log.client.admin.logs.set_copies(LOG, 1, stays.id)
         described = await log.until(counting(1))
         assert [each.id for each in described.in_sync] == [stays.id]
         await log.goes_on()
         others = [each.name for each in described.replicas if each.id != stays.id]
-        # One of them is still there when the broker starts.
+        # One of them still runs when the broker starts.
         await log.stop(others[0], stays.name)
         log.start(stays.name, 1)
         await log.goes_on()

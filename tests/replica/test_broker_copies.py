@@ -1,4 +1,4 @@
-"""A broker with three copies: clients go on when its leader leaves, and read what they sent."""
+"""A broker with three copies: if its leader stops, clients continue and lose no message."""
 
 import asyncio
 import urllib.request
@@ -65,7 +65,8 @@ async def test_a_producer_goes_on_when_the_leader_leaves_and_everything_is_read(
                 await answered(lambda: created(client), bool)
                 for number in range(10):
                     await producer.send("orders", b"%d" % number)
-                # Each says through its health service that it leads, or is level with who does.
+                # The health service of each copy reports that it leads, or is level with the
+                # leader.
                 for node in (await led_log(nameserver)).nodes:
                     await answered(partial(is_serving, node.address), bool)
                 await answered(partial(measured, ports), told_of_three)
@@ -88,7 +89,7 @@ async def test_a_producer_goes_on_when_the_leader_leaves_and_everything_is_read(
                 async with aio.insecure_channel(address) as channel:
                     reader = RunningBroker(address, channel, Stop())
                     stored = [int(body) for body in await reader.bodies("orders")]
-                    # In order, and once: a leader that hands over has answered before.
+                    # In order, and once: a leader that hands over has replied before.
                     assert stored == list(range(20))
                     for name in stops.keys() - {leader, leader_of(log)}:
                         stops[name].request("nobody is left to say who leads")
@@ -130,7 +131,7 @@ async def test_retention_deletes_of_all_copies_what_all_of_them_have(
                 await answered(lambda: created(client), bool)
                 for _ in range(4):
                     await producer.send("orders", bytes(3000))
-                # The last file stays however old it is; one may be reserved ahead.
+                # The last file stays, whatever its age; one may be reserved ahead.
                 await eventually(
                     lambda: all(
                         min(path.name for path in (root / "commitlog").iterdir()) > f"{4096:020}"
@@ -144,7 +145,7 @@ async def test_retention_deletes_of_all_copies_what_all_of_them_have(
 async def test_a_copy_that_cannot_go_on_is_set_aside_and_made_anew(
     tmp_path: Path, shared_etcd: EtcdServer, cluster: str
 ) -> None:
-    """What a fourth replica needs next, the others have deleted while it was away."""
+    """The others have deleted the next records of a fourth replica while it was away."""
     async with AsyncExitStack() as stack:
         nameserver = await stack.enter_async_context(
             running_nameserver(cluster=cluster, etcd=(shared_etcd.endpoint,))
@@ -208,7 +209,7 @@ async def test_a_copy_that_cannot_go_on_is_set_aside_and_made_anew(
 
 
 async def nobody_waits_at_a_deposed_leader(client: rockoon.Cluster) -> None:
-    """Streams on which a broker asks end with its leadership, while its process goes on."""
+    """Streams of a broker's own calls end with its leadership, while its process continues."""
     leader = (await client.admin.logs.describe("broker-a")).leader
     assert leader is not None
     assert leader.address is not None
@@ -228,7 +229,7 @@ async def is_serving(address: str) -> bool:
 
 
 async def measured(ports: list[int]) -> str:
-    """All that the replicas have for Prometheus."""
+    """Return all metrics of the replicas."""
 
     def ask(port: int) -> str:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
@@ -238,7 +239,7 @@ async def measured(ports: list[int]) -> str:
 
 
 def told_of_three(page: str) -> bool:
-    """Whether one leads and two follow, level with it."""
+    """Return whether one replica leads and two follow, level with it."""
     values: dict[str, list[float]] = {}
     for line in page.splitlines():
         if line.startswith("rockoon_"):
@@ -259,7 +260,7 @@ def told_of_three(page: str) -> bool:
 
 
 async def tells_no_end(reader: RunningBroker, end: int) -> bool:
-    """Whether a broker refuses to say where a queue ends, which only who leads can know."""
+    """Return whether a broker refuses to report the end of a queue, which only a leader knows."""
     queue = BrokerQueue(topic="orders", queue_id=0)
 
     async def refused(ask: Coroutine[Any, Any, Any]) -> bool:
@@ -285,7 +286,7 @@ async def created(client: rockoon.Cluster) -> bool:
     try:
         await client.admin.create_topic("orders", queues_per_broker=1, if_absent=True)
     except RockoonError:
-        # Nobody leads the log yet.
+        # No replica leads the log yet.
         return False
     return True
 
@@ -296,5 +297,5 @@ async def led_log(nameserver: Nameserver) -> Log:
 
 
 def leader_of(log: Log) -> str:
-    """Name of the replica that leads."""
+    """Return the name of the replica that leads."""
     return next(each.name for each in log.state.replicas if each.replica_id == log.state.leader)

@@ -1,4 +1,4 @@
-"""What went wrong in other systems comes back with the rule broken that keeps it away here."""
+"""Known faults of other systems appear here if the rule that prevents them is broken."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -27,12 +27,12 @@ Patch = pytest.MonkeyPatch
 
 
 def counts_itself(patch: Patch) -> None:
-    """What a leader has alone is committed: `make faults BREAK=quorum`."""
+    """Records that only the leader has are committed: `make faults BREAK=quorum`."""
     patch.setattr(leadership, "committed_end", alone)
 
 
 def believes_anybody(patch: Patch) -> None:
-    """An acknowledgement counts whatever was sent."""
+    """An acknowledgement counts without a check against the sent bytes."""
     real = Leadership.acked
     patch.setattr(
         Leadership, "acked", lambda self, session, ack, _: real(self, session, ack, 1 << 62)
@@ -40,22 +40,22 @@ def believes_anybody(patch: Patch) -> None:
 
 
 def epochs_without_records(patch: Patch) -> None:
-    """An epoch begins with nothing in the log."""
+    """An epoch begins without a record in the log."""
     patch.setattr(Node, "_openepoch", lambda *_: None)
 
 
 def cuts_in_memory(patch: Patch) -> None:
-    """A cut is not written down."""
+    """A truncation is not recorded durably."""
     patch.setattr(TruncationFile, "write", lambda *_: None)
 
 
 def doubts_nothing(patch: Patch) -> None:
-    """Records that are gone change nothing."""
+    """Lost records change nothing."""
     patch.setattr(ReplicaFile, "doubt", lambda _: False)
 
 
 def guesses(patch: Patch) -> None:
-    """A file that cannot be read is a first one."""
+    """A file that cannot be read counts as a new one."""
     real = ReplicaFile.read
 
     def read(self: ReplicaFile) -> ReplicaFacts | None:
@@ -68,7 +68,7 @@ def guesses(patch: Patch) -> None:
 
 
 def known_by_address(patch: Patch) -> None:
-    """A replica is its address."""
+    """An address identifies a replica."""
     real = log_membership.registered
 
     def registered(log: Any, node: Any, *rest: Any, **more: Any) -> Any:
@@ -79,17 +79,17 @@ def known_by_address(patch: Patch) -> None:
 
 
 def lists_what_it_finds(patch: Patch) -> None:
-    """A start shows readers all that is in the log."""
+    """A start shows readers all records of the log."""
     patch.setattr(recovery, "count_runs", recovery.dispatch_runs)
 
 
 def counts_no_numbers(patch: Patch) -> None:
-    """What a start does not show has no numbers."""
+    """Records that a start does not show have no offsets."""
     patch.setattr(recovery, "count_runs", lambda *_: None)
 
 
 def topics_beside_the_log(patch: Patch) -> None:
-    """Which topics a log holds is in its leader's file."""
+    """The topics of a log are only in its leader's file."""
     real = Epochs.add
 
     def add(self: Epochs, physical_offset: int, mark: EpochMark | TopicChange) -> None:

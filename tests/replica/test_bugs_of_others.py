@@ -1,9 +1,9 @@
-"""What went wrong in other systems, under the names by which it is known, and what holds here.
+"""Known faults of other systems, under their known names, and the behaviour here.
 
-Each docstring says what happened, then what this test shows. Reports of RocketMQ, BookKeeper and
+Each docstring states the fault, then the result of this test. Reports of RocketMQ, BookKeeper and
 NATS are numbers of their issues; KIP and KAFKA are Kafka's. RocketMQ's 6609 and 7689 are in
-`tests/store/test_committed.py`. That each test can fail is tested in `test_bugs_come_back.py`: with
-the rule broken that guards it, it does.
+`tests/store/test_committed.py`. `test_bugs_come_back.py` shows that each test can fail: it breaks
+the rule that prevents the fault.
 """
 
 import random
@@ -44,14 +44,14 @@ THREE = Config(frozenset({"a", "b", "c"}), 2)
 Patch = pytest.MonkeyPatch
 
 
-# Who decides, and who still counts.
+# Changes of the voters.
 
 
 def test_rocketmq_5663_while_more_voters_are_on_their_way_both_sets_decide() -> None:
-    """A master of one acknowledged alone until the controller's answer came; the answer was lost,
-    the master died, and a replica led that had counted for the controller and lacked messages.
+    """A single master acknowledged alone until the controller's reply arrived. The reply was lost,
+    the master died, and a replica led that counted for the controller and lacked messages.
 
-    Here nothing is acknowledged from the proposal on that only one of both sets has.
+    Here, from the proposal on, no message is acknowledged that only one of both sets has.
     """
     world = Script("one becomes three")
     a, b, c = world.nodes
@@ -60,7 +60,8 @@ def test_rocketmq_5663_while_more_voters_are_on_their_way_both_sets_decide() -> 
     world.turns(a.replica, count=1)
     assert first in world.truth.acked
     assert world.register.state.config.in_sync == {a.replica}
-    # All have everything: the leader proposes them. It is taken, and the answer is lost.
+    # All have the whole log: the leader proposes them. The proposal is stored, and the reply is
+    # lost.
     while not any(isinstance(call, actions.ChangeInSync) for _, call in world.calls):
         world.turns(count=1)
     world.turns(count=1, told=False)
@@ -75,10 +76,10 @@ def test_rocketmq_5663_while_more_voters_are_on_their_way_both_sets_decide() -> 
 
 
 def test_rocketmq_7017_a_leader_that_is_cut_off_acknowledges_nothing() -> None:
-    """A master that was cut off with one controller went on, as another was elected; what it had
-    acknowledged was gone once the network was whole.
+    """A master that was cut off with one controller continued while another was elected; its
+    acknowledged messages were lost when the network was whole again.
 
-    Here it has no quorum: what it takes is acknowledged to nobody, and is cut when it comes back.
+    Here it has no quorum: its messages are not acknowledged, and are cut when it returns.
     """
     world = Script()
     a, b, c = world.nodes
@@ -99,10 +100,10 @@ def test_rocketmq_7017_a_leader_that_is_cut_off_acknowledges_nothing() -> None:
 
 
 def test_rocketmq_3015_an_acknowledgement_of_what_was_not_sent_does_not_count() -> None:
-    """Whoever connected to a master's port and wrote a large number there had acknowledged all that
-    was to come; messages were then answered that no slave had.
+    """A client that connected to a master's port and wrote a large number there acknowledged all
+    future messages; messages were then acknowledged that no slave had.
 
-    Here that ends the session, and nothing is committed by it.
+    Here this ends the session, and commits nothing.
     """
     world = Script()
     a, b, _ = world.nodes
@@ -119,11 +120,11 @@ def test_rocketmq_3015_an_acknowledgement_of_what_was_not_sent_does_not_count() 
 
 
 def test_bookkeeper_2614_who_was_asked_in_an_election_takes_nothing_of_the_former_leader() -> None:
-    """Recovery fenced a bookie by one request and read by others; where the fencing one was lost
-    the former writer went on committing behind the recovery's back.
+    """Recovery fenced a bookie by one request and read by others. If the fencing request was lost,
+    the former writer continued to commit during the recovery.
 
-    Here a replica that reports has promised before, durably: a chunk that comes afterwards is not
-    written and not acknowledged, and a restart does not change that.
+    Here a replica makes a durable promise before it reports: later chunks of the old leader are
+    neither written nor acknowledged, also after a restart.
     """
     log = ByteLog()
     member = following(log)
@@ -137,18 +138,18 @@ def test_bookkeeper_2614_who_was_asked_in_an_election_takes_nothing_of_the_forme
     assert member.handle(events.ChunkArrived(1, chunk)) == []
     assert member.facts.promised == 2
     again = Member("b", member.facts, log)
-    # What an old nameserver tells brings it back to nobody.
+    # The state of an old nameserver does not bring it back.
     assert again.handle(events.StateSeen(state(1, 1, "a"))) == []
 
 
-# How far two logs are the same.
+# Common part of two logs.
 
 
 def test_kip_101_a_follower_does_not_cut_what_it_only_has_not_heard_to_be_committed() -> None:
-    """A follower that restarted cut its log to the high watermark that it knew, and led before it
-    had fetched the rest again: an acknowledged message was gone.
+    """A follower that restarted truncated its log to the high watermark that it knew, and led
+    before it had fetched the rest again: an acknowledged message was lost.
 
-    Here it is cut where the epochs part, which is nowhere.
+    Here it is truncated where the epochs differ, which is nowhere.
     """
     world = Script()
     a, b, c = world.nodes
@@ -156,12 +157,12 @@ def test_kip_101_a_follower_does_not_cut_what_it_only_has_not_heard_to_be_commit
     sent = world.message(leader)
     while sent not in world.truth.acked:
         world.turns(a.replica, b.replica, count=1)
-        # It has the message, and forgets what it heard to be committed.
+        # It has the message, and forgets its committed end.
         forget_committed(b)
     world.kill(b.replica)
     world.start(b)
     forget_committed(b)
-    # It comes back to its leader, which dies before it sends anything.
+    # It connects to its leader again, which dies before it sends anything.
     welcome(world, b, leader)
     world.kill(a.replica)
     world.register.depose()
@@ -170,11 +171,11 @@ def test_kip_101_a_follower_does_not_cut_what_it_only_has_not_heard_to_be_commit
 
 
 def test_kip_279_two_quick_changes_of_the_leader_leave_no_logs_that_differ() -> None:
-    """A follower asked its leader about an epoch that this one had never heard of, was answered by
-    the end of an earlier one, and cut at the wrong place: two logs differed for good.
+    """A follower asked its leader about an epoch that the leader did not know, got the end of an
+    earlier one, and truncated at the wrong position: two logs differed for ever.
 
-    Here both say when their epochs began, and the last that both have decides. Each of three leads
-    once with something that nobody else gets.
+    Here both send the starts of their epochs, and the last common one decides. Each of three leads
+    once and writes a record that no other copy gets.
     """
     known = [Boundary(1, 0, 10), Boundary(3, 10, 40)]
     assert consistent_point(known, [Boundary(1, 0, 10), Boundary(2, 10, 25)]) == 10
@@ -195,10 +196,10 @@ def test_kip_279_two_quick_changes_of_the_leader_leave_no_logs_that_differ() -> 
 
 
 def test_kafka_10706_elections_in_a_row_without_a_message_end_in_a_log_that_goes_on() -> None:
-    """Epochs in which nothing was written left entries in the caches of epochs that contradicted
-    each other; followers asked again and again where to cut.
+    """Epochs without records left entries in the caches of epochs that contradicted each other;
+    followers asked repeatedly where to truncate.
 
-    Here an epoch is a record of the log, or it is not there.
+    Here an epoch is a record of the log, or it does not exist.
     """
     world = Script()
     a, b, c = world.nodes
@@ -221,11 +222,11 @@ def test_kafka_10706_elections_in_a_row_without_a_message_end_in_a_log_that_goes
 def test_rocketmq_10666_what_was_cut_is_no_part_of_the_log_after_a_restart(
     tmp_path: Path,
 ) -> None:
-    """A slave's truncation moved positions in memory; the bytes behind them stayed whole on disk,
-    and a restart took them for messages again.
+    """A slave's truncation changed positions in memory. The bytes after them stayed on the disk,
+    and a restart read them as messages again.
 
-    Here the new end is decided durably before anything is cut, and a start cuts there. See
-    `test_a_power_cut_on_the_way_leaves_the_old_end_or_the_new_one` for power cuts at any operation.
+    Here the new end is recorded durably before anything is cut, and a start cuts there. For power
+    cuts at any operation see `test_a_power_cut_on_the_way_leaves_the_old_end_or_the_new_one`.
     """
     root = tmp_path / "s"
     with opened(root) as owner:
@@ -238,7 +239,7 @@ def test_rocketmq_10666_what_was_cut_is_no_part_of_the_log_after_a_restart(
     after = crashed_copy(root, tmp_path / "after")
     with opened(after) as again:
         assert again.store.appended_end == kept
-        # Shorter than what was there: its end is in the middle of that.
+        # Shorter than the former bytes: its end is in the middle of them.
         end = again.append(bodies=[b"x"]).end_offset
         again.sync()
         once_more = crashed_copy(after, tmp_path / "once more")
@@ -246,15 +247,15 @@ def test_rocketmq_10666_what_was_cut_is_no_part_of_the_log_after_a_restart(
         assert again.store.appended_end == end
 
 
-# Who may lead.
+# Elections.
 
 
 def test_rocketmq_1094_who_was_away_does_not_bring_its_old_state_to_the_others() -> None:
-    """A master came back after minutes; its slaves copied its consumer offsets, which were minutes
-    old, over the newer ones that they had taken meanwhile, and messages came once more.
+    """A master returned after minutes. Its slaves copied its old consumer offsets over their newer
+    ones, and messages were delivered again.
 
-    Here who has less never leads who has more, and takes over what the others have. Progress is
-    such a log's (`rockoon_offset`).
+    Here a replica with fewer records never leads one with more, and copies their records. Progress
+    is in a log of this kind (`rockoon_offset`).
     """
     world = Script()
     a, b, c = world.nodes
@@ -279,10 +280,10 @@ def test_rocketmq_1094_who_was_away_does_not_bring_its_old_state_to_the_others()
 
 
 def test_kip_966_a_last_one_that_lost_its_end_does_not_lead_those_who_have_it() -> None:
-    """The last replica of a shrunken in-sync set lost its tail with the power, was elected because
-    it was the last, and the others cut theirs to its log.
+    """The last replica of a shrunken in-sync set lost its tail in a power cut, was elected because
+    it was the last, and the others truncated their logs to its log.
 
-    Here who may have lost something counts for nothing while others may come.
+    Here a replica that may have lost records does not count while others may come.
     """
     world = Script()
     a, b, c = world.nodes
@@ -296,7 +297,7 @@ def test_kip_966_a_last_one_that_lost_its_end_does_not_lead_those_who_have_it() 
     world.register.depose()
     world.start(a)
     world.start(c)
-    # The one lost the message, the other never had it.
+    # One replica lost the message, the other never had it.
     world.turns(a.replica, c.replica)
     assert world.leaders() == []
     assert world.register.state.leader is None
@@ -313,8 +314,8 @@ def test_nats_7549_one_bit_on_one_copy_elects_nobody_without_what_was_acknowledg
 ) -> None:
     """A bit flipped in the files of a minority lost acknowledged messages of the whole stream.
 
-    Here a start that has to cut whole records for it says so before it cuts, and the copy counts in
-    no election until it has copied again: not even together with one that never had the messages.
+    Here a start that must cut whole records reports it before the cut, and the copy does not count
+    in any election until it has copied them again: not even together with one that never had them.
     """
     with opened(tmp_path / "a", commit_log_file_bytes=1 << 20) as a:
         a.open_epoch(1)
@@ -351,11 +352,11 @@ def test_nats_7549_one_bit_on_one_copy_elects_nobody_without_what_was_acknowledg
 
 
 def test_nats_7556_what_one_forgets_deletes_nothing_of_the_others(tmp_path: Path) -> None:
-    """Nodes whose snapshots were damaged took part with what was left, became leaders of the
-    metadata, and had a stream deleted as one that nobody knew.
+    """Nodes with damaged snapshots participated with the rest, became leaders of the metadata, and
+    deleted a stream that they did not know.
 
-    Here a replica's file of what it promised is as it was written, or the replica does not start;
-    and a log that etcd has forgotten is frozen, never begun anew.
+    Here the file of a replica's promises is intact, or the replica does not start; and a log that
+    etcd has lost is frozen, and never begins again.
     """
     file = ReplicaFile(tmp_path, Disk())
     file.write(ReplicaFacts(promised=3, version=StateVersion(0, 7), config=THREE))
@@ -378,14 +379,15 @@ def test_nats_7556_what_one_forgets_deletes_nothing_of_the_others(tmp_path: Path
         come(forgotten, "b")
 
 
-# Who is who.
+# Identities.
 
 
 def test_rocketmq_5745_a_replica_that_comes_back_at_another_address_is_the_same() -> None:
-    """Brokers were known by their addresses: one whose machine had got another one could not
-    register, and counted as absent where it was present.
+    """Brokers were identified by their addresses: a broker whose machine had got another address
+    could not register, and counted as absent.
 
-    Here a replica is the id of its store. It votes as before, and nothing is made anew.
+    Here a replica is identified by the id of its store. It votes as before, and nothing is copied
+    again.
     """
     before = led_log()
     facts = WireFacts(copies=3, promised=1, version=before.version)
@@ -398,11 +400,11 @@ def test_rocketmq_5745_a_replica_that_comes_back_at_another_address_is_the_same(
 def test_rocketmq_9804_the_next_leader_has_the_topics_that_the_one_before_was_given(
     tmp_path: Path,
 ) -> None:
-    """A topic was in the master's own file of topics and was not copied: after a switch of roles
-    it was gone, with its messages still in the log.
+    """A topic was in the master's own file of topics and was not copied: after a switch of roles it
+    was missing, with its messages still in the log.
 
-    Here the log says which topics it holds: its next leader compares that with the routes, whatever
-    it has written down itself when it led last, and neither hides a message nor brings one back.
+    Here the log contains its topics. Its next leader compares them with the routes, whatever its
+    own file says, and neither hides a message nor shows a deleted one.
     """
     routes, choose = Routes(), random.Random(1)
     with opened(tmp_path / "a") as leader, opened(tmp_path / "b") as follower:
@@ -426,7 +428,7 @@ def test_rocketmq_9804_the_next_leader_has_the_topics_that_the_one_before_was_gi
 
 
 def serve(replica: Replica, routes: Routes) -> None:
-    """Have a leader hear of the routes, and act on them."""
+    """Send routes to a leader, and let it act on them."""
     known = replica.store.log_topics
     change = change_of(known, plan(table_in_log(TopicTable(), known), routes.snapshot()))
     if change is not None:
@@ -451,7 +453,7 @@ def state(number: int, epoch: int, leader: str | None) -> LogState:
 
 
 def following(log: ByteLog) -> Member:
-    """Replica b, connected to the leader a of epoch 1."""
+    """Return replica b, connected to the leader a of epoch 1."""
     member = Member("b", ReplicaFacts(), log)
     member.handle(events.StateSeen(state(1, 1, "a")))
     member.handle(events.SessionOpened(1))
@@ -459,13 +461,13 @@ def following(log: ByteLog) -> Member:
 
 
 def forget_committed(node: Node) -> None:
-    """Have a log know nothing committed, as after a restart."""
+    """Reset the committed end of a log, as a restart does."""
     assert isinstance(node.log, ByteLog)
     node.log.committed_end = 0
 
 
 def welcome(world: Script, follower: Node, leader: Node) -> None:
-    """Have a follower say Hello to its leader, and do what that one answers."""
+    """Send Hello from a follower to its leader, and execute the reply."""
     follower.handle(events.StateSeen(world.register.past[-1]))
     world.connect(follower)
     (link,) = follower.links.values()

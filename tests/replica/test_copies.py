@@ -1,4 +1,4 @@
-"""Two and three copies of a log over real streams: what is acknowledged is in all of them."""
+"""Two and three copies of a log over real streams: all of them have each acknowledged record."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ from support.waiting import DEADLINE_SECONDS, hold_up
 
 
 def unanswered(copy: Copy, payload: bytes) -> None:
-    """Append what nobody waits for."""
+    """Append without a wait for the commit."""
     copy.log.append(payload)
     copy.replica.written()
 
@@ -45,7 +45,7 @@ async def test_a_copy_that_was_away_or_is_new_catches_up_from_files(tmp_path: Pa
         await a.start()
         await b.start()
         leader = await logs.leader()
-        # More than a chunk, than a window, and a record that is larger than a chunk.
+        # More than a chunk and a window, and a record that is larger than a chunk.
         await leader.send(*[bytes([number]) * 100_000 for number in range(100)], b"x" * 3_000_000)
         await c.start()
         await logs.equal(leader.log.end)
@@ -60,7 +60,7 @@ async def test_a_killed_leader_is_followed_by_one_that_has_all_that_was_acknowle
     tmp_path: Path,
 ) -> None:
     async with copies(tmp_path, gated=False) as logs:
-        # Nobody waits for silence: connections to its port are refused.
+        # No timeout of silence is needed: connections to its port are refused.
         logs.silent_seconds = 1e9
         first = await logs.start()
         acknowledged = [b"one", b"two", b"three"]
@@ -151,8 +151,8 @@ async def test_a_follower_whose_disk_hangs_keeps_nobody_waiting(tmp_path: Path) 
         disk.hold()
         try:
             end = await leader.send(*[b"x" * 1000] * 100)
-            # What it has written and not synced is not acknowledged, and seen all the same: it is
-            # committed, on the disks of two others.
+            # Its written and unsynced records are not acknowledged by it, but readers see them:
+            # they are committed, on the disks of two other copies.
             await eventually(lambda: c.log.committed_end == end)
             assert c.log.durable_end < end
         finally:
@@ -196,7 +196,7 @@ async def test_a_question_that_decides_is_answered_by_a_round_of_the_followers(
 async def test_a_lost_call_to_the_nameservers_is_repeated_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The periodic repetition would be too late for every wait of this test.
+    # The periodic repetition would be too late for all waits of this test.
     monkeypatch.setattr(replica_module, "REPEAT_SECONDS", 100 * DEADLINE_SECONDS)
     async with copies(tmp_path) as logs:
         logs.register.lost = [ReportLog]
@@ -286,7 +286,7 @@ async def test_a_leader_hands_over_and_the_next_one_has_everything(tmp_path: Pat
 async def test_a_leader_that_has_yet_to_hear_so_is_asked_again_without_long_pauses(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They would be all that senders wait for once it has."""
+    """Once the new leader knows that it leads, senders would wait only for these pauses."""
     caplog.set_level(logging.INFO, "rockoon_replica.following")
     async with copies(tmp_path, gated=False) as logs:
         first = await logs.start()
@@ -296,7 +296,7 @@ async def test_a_leader_that_has_yet_to_hear_so_is_asked_again_without_long_paus
         begun = asyncio.get_running_loop().time()
         epoch = logs.register.state.epoch + 1
         logs.register.change(epoch=epoch, leader=second.name, reports={}, confirmed=False)
-        # Of two followers. With pauses up to a second these would take more than seven.
+        # Of two followers. With pauses up to a second these would need more than seven.
         await eventually(lambda: caplog.text.count("does not lead") >= 40)
         assert asyncio.get_running_loop().time() - begun < 6
         logs.register.reconnect(second.name)
@@ -309,7 +309,7 @@ async def test_a_process_that_did_not_run_suspects_nobody_of_silence(tmp_path: P
         leader = await logs.start()
         await leader.send(b"before")
         calls = len(logs.register.calls)
-        # All of them; each finds what came meanwhile when it goes on.
+        # All of them; each copies the new records when it continues.
         hold_up(2 * logs.silent_seconds)
         await leader.send(b"after")
         assert logs.register.calls[calls:] == []

@@ -1,4 +1,4 @@
-"""A copy that is away for longer than retention waits: it counts no longer, and comes back anew."""
+"""A copy that is away for longer than retention waits does not count, and begins again later."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -19,10 +19,10 @@ FILE_BYTES = 4096
 
 
 class Retaining:
-    """Three replicas of one log that is older than it may be; a file of it holds one message.
+    """Three replicas of one log that is older than the retention time; a file has one message.
 
     Args:
-        away_seconds: how long retention waits for a copy.
+        away_seconds: time for which retention waits for a copy.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Retaining:
             stop.request("the test is over")
 
     def oldest(self, name: str) -> int:
-        """Where a replica's log begins; 0 while that is not known."""
+        """Return the beginning of a replica's log; 0: unknown."""
         try:
             found = (self._root / name / "commitlog").iterdir()
             return min((int(each.name) for each in found), default=0)
@@ -78,13 +78,13 @@ class Retaining:
             return 0
 
     def aside(self, name: str) -> list[str]:
-        """Replicas that a process was before."""
+        """Return the former replicas of a process."""
         lost = self._root / name / "lost"
         return sorted(each.name for each in lost.iterdir()) if lost.exists() else []
 
 
 async def held_bytes(ports: list[int]) -> list[float]:
-    """What retention waits for, as each broker that leads says."""
+    """Return the copies for which retention waits, as reported by each leading broker."""
     page = await measured(ports)
     return [
         float(line.split()[-1])
@@ -121,9 +121,9 @@ async def test_retention_goes_on_without_a_copy_that_is_away_and_that_is_made_an
                 ports = [brokers.ports[brokers.names.index(name)] for name in others]
                 for _ in range(6):
                     await producer.send("orders", bytes(3000))
-                # At first it is waited for, and told so.
+                # At first retention waits for it, and reports this.
                 await answered(lambda: held_bytes(ports), any)
-                # Then it counts no longer, and the log goes.
+                # Then it does not count any more, and retention deletes files.
                 await eventually(
                     lambda: all(brokers.oldest(name) > 3 * FILE_BYTES for name in others)
                 )
@@ -133,7 +133,8 @@ async def test_retention_goes_on_without_a_copy_that_is_away_and_that_is_made_an
                 (told,) = (await client.admin.status()).logs
                 assert not told.is_well
                 await producer.send("orders", b"goes on")
-                # It comes back behind the beginning: as another replica, which counts in the end.
+                # It returns before the beginning of the log: as another replica, which counts in
+                # the end.
                 brokers.start(away)
                 log = await answered(
                     lambda: led_log(nameserver), lambda log: len(log.state.in_sync) == 3

@@ -39,7 +39,7 @@ def log_of(records: int) -> UncheckedLog:
 
 
 async def found_by_vote(own: ByteLog, *others: ByteLog) -> list[object]:
-    """Events that a copy sends to its member when its whole range is in doubt."""
+    """Return the events that a copy sends to its member when its whole range is in doubt."""
     told: list[object] = []
 
     def post(event: object) -> "asyncio.Future[None]":
@@ -54,7 +54,7 @@ async def found_by_vote(own: ByteLog, *others: ByteLog) -> list[object]:
     peers: object = Others(*others)
     check = CopyCheck("log", own, peers, post, tuple, not_repaired, CheckCounts(), 0)  # type: ignore[arg-type]
     await check._check_range(DoubtedRange(0, own.end))
-    # Other copies can ask for checks; the ranges that wait are bounded.
+    # Other copies can request checks; the number of waiting ranges is bounded.
     added = [check.add(number, own.end) for number in range(RANGES_MAX + 1)]
     assert added == [True] * RANGES_MAX + [False]
     return told

@@ -1,4 +1,4 @@
-"""Brokers whose disks give other bytes than were written: repaired from other copies."""
+"""Brokers whose disks return other bytes than were written: repairs from other copies."""
 
 import asyncio
 import json
@@ -48,7 +48,7 @@ class Brokers:
         self._running[name] = stop, self._tasks.create_task(serve(settings, stop), name=name)
 
     async def stop(self, name: str) -> Fatal | None:
-        """End a process; returns what its exit status would be of."""
+        """End a process; return the error that determines its exit status."""
         stop, task = self._running.pop(name)
         stop.request("the test says so")
         await task
@@ -68,13 +68,13 @@ class Brokers:
 
 
 def is_sound(root: Path) -> bool:
-    """What a replica's file says of it."""
+    """Return the content of a replica's file."""
     told = json.loads((root / "config" / "replica").read_bytes().splitlines()[0])
     return bool(told["sound"])
 
 
 def damage(root: Path, body: bytes) -> bytes:
-    """Change a byte of a message; returns what the log is then."""
+    """Change a byte of a message; return the content of the log after it."""
     path = root / LOG
     content = bytearray(path.read_bytes())
     content[content.index(body)] ^= 1
@@ -102,14 +102,14 @@ async def test_a_copy_that_cut_damaged_records_at_its_start_elects_nobody_and_co
                 await answered(lambda: created(client), bool)
                 leader = leader_of(await led_log(nameserver))
                 name, other = (each for each in NAMES[:3] if each != leader)
-                # Its recovery point is from before the messages; the other one has none of them.
+                # Its recovery point is older than the messages; the other one has none of them.
                 await brokers.stop(name)
                 brokers.start(name, tmp_path / name)
                 await brokers.level()
                 await brokers.stop(other)
                 for number in range(20):
                     await producer.send("orders", b"message %03d" % number)
-                # A process that is killed leaves this; then its disk changes a byte.
+                # The state after a kill; then its disk changes a byte.
                 after = crashed_copy(tmp_path / name, tmp_path / "after")
                 await brokers.stop(name)
                 await brokers.stop(leader)
@@ -157,7 +157,7 @@ async def test_a_damaged_record_that_a_reader_meets_at_the_leader_is_repaired_an
                 leader = leader_of(await led_log(nameserver))
                 path = tmp_path / leader / LOG
                 content = bytearray(path.read_bytes())
-                # What says that it is a record: the reader cannot give it away.
+                # The magic code of the record: no reader gets this record.
                 at = content.index(b"message 1") - AT_BODY_V4
                 with path.open("r+b") as file:
                     file.seek(at + AT_MAGIC)
@@ -174,7 +174,7 @@ async def test_a_damaged_record_that_a_reader_meets_at_the_leader_is_repaired_an
 
 
 async def bodies_of(nameserver: Nameserver) -> list[bytes]:
-    """What the leader gives to a reader of the topic; nothing while it refuses."""
+    """Return the messages that the leader sends to a reader; empty while it refuses."""
     log = await led_log(nameserver)
     addresses = {node.store_id: node.address for node in log.nodes}
     if log.state.leader not in addresses:
@@ -190,7 +190,7 @@ async def bodies_of(nameserver: Nameserver) -> list[bytes]:
 async def test_a_damaged_record_of_an_epoch_is_repaired_before_the_copy_opens_its_log(
     tmp_path: Path, shared_etcd: EtcdServer, cluster: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A start reads it, and cannot go on without it."""
+    """A start reads this record, and cannot continue without it."""
     async with AsyncExitStack() as stack:
         nameserver = await stack.enter_async_context(
             running_nameserver(cluster=cluster, etcd=(shared_etcd.endpoint,))

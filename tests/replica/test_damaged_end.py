@@ -1,5 +1,5 @@
-"""The end of a copy's log is damaged, which looks like a write that never finished: a copy that has
-acknowledged what is gone knows it, and elects nobody before it has copied that again."""
+"""The end of a copy's log is damaged, which looks like an unfinished write. A copy that has
+acknowledged the lost records detects this, and does not vote before it has copied them again."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ KINDS = pytest.mark.parametrize("journals", [False, True], ids=["broker", "offse
 
 
 class Story(Script):
-    """What one of two has acknowledged is gone from the end of its log."""
+    """One of two copies has lost acknowledged records at the end of its log."""
 
     def __init__(self, root: Path, journals: bool, *bugs: str) -> None:
         root.mkdir()
@@ -44,7 +44,7 @@ class Story(Script):
         self.register.depose()
         for node in (self.b, self.c):
             self.start(node)
-        # The one lost the message, the other never had it.
+        # One copy lost the message, the other never had it.
         self.turns(self.b.replica, self.c.replica)
 
 
@@ -105,7 +105,7 @@ def test_the_file_says_what_was_acknowledged_and_a_start_doubts_a_shorter_log(
     )
     facts = file.read()
     assert facts == ReplicaFacts(promised=3, sound=False)
-    # Said once: what is copied from here on is not doubted for it.
+    # Reported once: records that are copied from here on do not cause another report.
     assert ReplicaFile(tmp_path, Disk()).doubt_short(99) == ""
     file.acknowledged.lower(50)
     assert AcknowledgedEnd(tmp_path, Disk()).end == 50

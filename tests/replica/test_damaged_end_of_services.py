@@ -1,5 +1,5 @@
-"""Real services whose killed copy has lost the last record of its log: it says so before it copies,
-and has it again."""
+"""Real services whose killed copy has lost the last record of its log: it reports this before it
+copies, and has the record again."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ from support.waiting import DEADLINE_SECONDS
 
 
 def is_sound(file: Path) -> bool:
-    """What a replica's file says of it."""
+    """Return the content of a replica's file."""
     return bool(json.loads(file.read_bytes().splitlines()[0])["sound"])
 
 
@@ -48,7 +48,7 @@ async def test_a_broker(tmp_path: Path, shared_etcd: EtcdServer, cluster: str) -
                 for number in range(5):
                     await producer.send("orders", b"message %d" % number)
                 await brokers.level()
-                # A process that is killed leaves this; then its disk changes a byte.
+                # The state after a kill; then its disk changes a byte.
                 after = crashed_copy(tmp_path / name, tmp_path / "after")
                 for each in (name, other, leader):
                     await brokers.stop(each)

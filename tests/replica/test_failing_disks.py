@@ -32,12 +32,12 @@ from support.waiting import DEADLINE_SECONDS
 NUMBERS = (errno.ENOSPC, errno.EIO, errno.EBADF)
 # From the refusal to the next leader.
 HAND_OVER_SECONDS = 2.0
-# Of a store's regular work, as in a broker.
+# Interval of a store's regular work, as in a broker.
 TICK_SECONDS = 0.02
 
 
 class TickingStoreCopy(StoreCopy):
-    """A broker's store with the regular work that a broker has it do."""
+    """A broker's store with the regular work of a broker."""
 
     def __init__(self, root: Path, disk: Disk) -> None:
         super().__init__(root, disk)
@@ -56,7 +56,7 @@ class TickingStoreCopy(StoreCopy):
 
 
 def failing(logs: Copies) -> Callable[[Copy], FailingDisk]:
-    """Give each copy a disk that a test can have fail; call it before they start."""
+    """Give each copy a disk that can fail; called before the copies start."""
     disks = {}
     for copy in logs.all.values():
         copy.disk = disks[copy.name] = FailingDisk()
@@ -64,7 +64,7 @@ def failing(logs: Copies) -> Callable[[Copy], FailingDisk]:
 
 
 async def handed_over(logs: Copies, former: Copy) -> Copy:
-    """The next leader, which leads soon enough for clients that are about to repeat a call."""
+    """Return the next leader; it leads before clients repeat a call."""
     began = asyncio.get_running_loop().time()
     leader = await logs.leader(other_than=former)
     assert asyncio.get_running_loop().time() - began < HAND_OVER_SECONDS
@@ -72,7 +72,7 @@ async def handed_over(logs: Copies, former: Copy) -> Copy:
 
 
 def refusing(where: Callable[[Path], bool], number: int) -> Callable[[Path, int], int]:
-    """A `fail_write` that refuses some files with an errno."""
+    """Return a `fail_write` that refuses some files with an errno."""
     return lambda path, _: number if where(path) else 0
 
 
@@ -100,7 +100,7 @@ async def test_a_leader_whose_disk_refuses_writes_hands_over_and_says_why(
         await eventually(lambda: "it cannot write" in trouble(former.replica))
         assert not former.replica.is_ready
         assert former.log.durable_end < end
-        # Not even asked, before its disk accepts writes.
+        # Not asked before its disk accepts writes.
         await leader.replica.hand_over(10)
         following = await logs.leader(other_than=leader)
         assert following is not former
@@ -133,7 +133,7 @@ async def test_a_leader_hands_over_when_its_commit_log_or_a_consume_queue_is_ref
 
 
 async def test_a_leader_stays_while_the_others_cannot_commit_without_it(tmp_path: Path) -> None:
-    """Handing over would end reads, too: the next epoch could not be opened."""
+    """A hand-over would end reads, too: the next epoch could not be opened."""
     async with copies(tmp_path, gated=False) as logs:
         disk_of = failing(logs)
         leader = await logs.start()
@@ -146,7 +146,7 @@ async def test_a_leader_stays_while_the_others_cannot_commit_without_it(tmp_path
             leader.log.append(b"refused")
         await eventually(lambda: "it cannot write" in trouble(leader.replica))
         assert not leader.replica.is_ready
-        # Readers are answered: a quorum confirms that it leads.
+        # Readers get replies: a quorum confirms that it leads.
         await leader.replica.round()
         assert leader.replica.epoch
         # Once the third copy is connected, another copy leads.
@@ -205,7 +205,7 @@ async def test_an_offset_service_without_room_hands_over_before_its_reserve_is_u
         disk, reserve = disk_of(former), former.log.directory / RESERVE_FILE
         disk.fail_write = lambda *_: errno.ENOSPC if reserve.exists() else 0
         disk.fail_allocate = lambda _: errno.ENOSPC
-        # Accepted before: written with the room that was reserved for it.
+        # Accepted before: written to the space that was reserved for it.
         end = await former.send(b"in the reserve")
         leader = await handed_over(logs, former)
         assert leader.log.end > end
@@ -226,14 +226,14 @@ async def test_a_leader_with_a_fuller_disk_than_allowed_hands_over(tmp_path: Pat
         leader = await logs.leader(other_than=former)
         await eventually(lambda: "91 % full" in trouble(former.replica))
         await eventually(lambda: former.replica.is_ready)
-        # Nowhere else is more room.
+        # No other copy has more space.
         for copy in logs.all.values():
             disk_of(copy).usage_percent = 91
         await eventually(lambda: all("91 %" in trouble(copy.replica) for copy in logs.all.values()))
         epoch = leader.replica.epoch
         with pytest.raises(AppendRefused, match="91 % full"):
             leader.log.append(b"refused")
-        # The log can be read after an election, too: the log's own records are written.
+        # The log can also be read after an election: the log's own records are written.
         await leader.stop()
         following = await logs.leader(other_than=leader)
         assert following.replica.epoch > epoch
@@ -243,7 +243,7 @@ async def test_a_leader_with_a_fuller_disk_than_allowed_hands_over(tmp_path: Pat
 async def test_producers_go_on_while_the_disk_of_the_leading_broker_refuses_writes(
     tmp_path: Path, shared_etcd: EtcdServer, cluster: str
 ) -> None:
-    """First its CommitLog, then a ConsumeQueue of the next leader; health services say so."""
+    """First its CommitLog, then a ConsumeQueue of the next leader; health services report it."""
     async with AsyncExitStack() as stack:
         nameserver = await stack.enter_async_context(
             running_nameserver(cluster=cluster, etcd=(shared_etcd.endpoint,))
@@ -270,7 +270,7 @@ async def test_producers_go_on_while_the_disk_of_the_leading_broker_refuses_writ
                     disks[former].fail_write = refusing(where, number)
                     for body in range(3):
                         await producer.send("orders", b"%d" % body)
-                    # The entries of a queue come into its file with the next recovery point.
+                    # The entries of a queue are written to its file with the next recovery point.
                     await eventually_led_by_another(nameserver, former)
                     await answered(partial(is_serving, address), lambda serving: not serving)
                     await producer.send("orders", b"behind it")

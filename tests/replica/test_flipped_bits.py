@@ -29,12 +29,12 @@ PLACES = {
     "properties": AT_BODY_V4 + len(BODY) + 5,
     "checksum": -3,
 }
-# Behind the last message of the first file.
+# After the last message of the first file.
 BLANKS = {"head of a blank": 4, "padding": 100}
 
 
 def flip(copy: Copy, position: int) -> None:
-    """Flip one bit of a CommitLog file, as a disk does: behind the store's back."""
+    """Flip one bit of a CommitLog file on the disk; the store does not see it."""
     path = copy.directory / "commitlog" / f"{position - position % FILE_BYTES:020}"
     with path.open("r+b") as file:
         file.seek(position % FILE_BYTES)
@@ -44,7 +44,7 @@ def flip(copy: Copy, position: int) -> None:
 
 
 def record_at(copy: Copy, number: int) -> tuple[int, int]:
-    """Where a record of the first file begins, and its size; -1 is the last one."""
+    """Return start and size of a record of the first file; -1 is the last one."""
     data = copy.log.read(0, FILE_BYTES)
     found = scan(data, 0, len(data))
     return int(found.offsets[number]), int(found.sizes[number])
@@ -56,7 +56,7 @@ async def three(path: Path, *, scrub: bool = False) -> AsyncIterator[tuple[Copie
     async with copies(path, gated=False, open_log=StoreCopy) as logs:
         logs.scrub_bytes_per_second = 64 << 20 if scrub else 0
         leader = await logs.start()
-        # A file, and the begin of the next one.
+        # A file, and the beginning of the next one.
         end = await leader.send(*[BODY] * 20, *[bytes(7000)] * 7, *[BODY] * 40)
         await logs.equal(end)
         yield logs, leader
@@ -77,12 +77,12 @@ async def continues(logs: Copies) -> None:
 
 
 def declared(caplog: pytest.LogCaptureFixture) -> int:
-    """How often a copy was declared damaged."""
+    """Return how often a copy was declared damaged."""
     return sum("it is damaged" in each.getMessage() for each in caplog.records)
 
 
 def repaired(caplog: pytest.LogCaptureFixture) -> int:
-    """How often damaged records were rewritten."""
+    """Return how often damaged records were rewritten."""
     return sum("are rewritten from copy" in each.getMessage() for each in caplog.records)
 
 
@@ -90,7 +90,7 @@ async def test_a_bit_flips_in_the_preferred_follower_and_the_leader_restarts(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The damaged copy is elected, because its damage is not known yet. Both intact copies find
-    other bytes than their leader's, and must not be declared damaged."""
+    bytes that differ from their leader's, and must not be declared damaged."""
     async with three(tmp_path) as (logs, leader):
         damaged = next(iter(logs.followers(leader)))
         # Among the bytes that a follower compares with its leader's.
@@ -126,7 +126,8 @@ async def test_a_record_damaged_in_both_living_copies_is_repaired_when_the_third
 
 
 def position_of(copy: Copy, place: str) -> int:
-    """Position of a bit of this kind; blanks and epochs' records have one position each."""
+    """Return the position of a bit of this kind; blanks and epochs' records have one position
+    each."""
     if place == "record of an epoch":
         # It begins the second file.
         return FILE_BYTES + 100

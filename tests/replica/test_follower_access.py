@@ -1,4 +1,4 @@
-"""Who may open a follower's stream: nodes of the cluster, under the log's name."""
+"""Permission to open a follower's stream: only nodes of the cluster, under the log's name."""
 
 import asyncio
 from contextlib import suppress
@@ -28,9 +28,9 @@ LOG = "broker-a"
 
 
 async def answer(channel: aio.Channel) -> str:
-    """The error that a follower of a log meets which is not served; whoever may not is told so."""
+    """Return the error that a follower of an unknown log gets; only permitted callers get it."""
     call: Any = ReplicationStub(channel).Replicate()
-    # Refused before it was written: what is read says why.
+    # Refused before the write: the read returns the reason.
     with suppress(aio.AioRpcError, asyncio.InvalidStateError):
         await call.write(hello_to_wire(LOG, Hello(1, "b", (), 0, 0)))
     try:
@@ -77,7 +77,7 @@ async def test_with_access_keys_a_follower_has_the_secret_of_the_cluster(
     server = GrpcServer("test", "rockoon", "127.0.0.1:0", register, [], drain=AT_ONCE, gate=gate)
     async with server:
         gate.authentication.audiences = {server.address}
-        # Who may do everything there is, but is no service.
+        # A caller with all permissions that is no service.
         gate.update([known(SHOP, ("cluster", [ACCESS_READ, ACCESS_WRITE, ACCESS_ADMIN]))])
         dialer = Dialer(access=Credentials(key, clock))
         async with dialer.channel(server.address) as channel:

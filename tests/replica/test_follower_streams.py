@@ -1,4 +1,4 @@
-"""Follower's stream as strangers, liars and old connections use it."""
+"""Follower's streams of strangers, liars and old connections."""
 
 import asyncio
 import itertools
@@ -33,13 +33,13 @@ OTHER = "b"
 
 
 def hello(copy: Copy, **changes: Any) -> Hello:
-    """Of a follower with nothing."""
+    """Hello of a follower without records."""
     return Hello(copy.replica.epoch, OTHER, (), 0, 0)._replace(**changes)
 
 
 @asynccontextmanager
 async def lone_leader(directory: Path) -> AsyncIterator[tuple[Copies, Copy]]:
-    """One of two copies leads; the other one is what a test makes of it."""
+    """One of two copies leads; the test plays the other one."""
     async with copies(directory, ("a", OTHER), gated=False) as logs:
         logs.register.change(leader="a")
         a = await logs.start()
@@ -49,7 +49,7 @@ async def lone_leader(directory: Path) -> AsyncIterator[tuple[Copies, Copy]]:
 
 
 async def refusal(call: Any, unwanted: bytes = b"nobody says this") -> RockoonError:
-    """Why a stream ends, behind whatever is sent before that, which does not have some bytes."""
+    """Return the reason for which a stream ends, after messages without these bytes."""
     said: Any = None
     with pytest.raises(grpc.RpcError) as ended:  # noqa: PT012 - any of the reads
         while said is not aio.EOF:
@@ -129,7 +129,7 @@ async def test_a_new_stream_ends_the_one_before_and_what_that_acknowledges(tmp_p
         committed = leader.log.committed_end
         end = leader.log.append(b"after")
         leader.replica.written()
-        # All of it has come, and the leader has it on disk: one acknowledgement is missing.
+        # All bytes have arrived, and the leader has them on disk: one acknowledgement is missing.
         received = 0
         while received < end:
             received += len((await call.read()).chunk.data)
@@ -187,12 +187,12 @@ async def test_a_leader_that_is_deposed_while_it_reads_says_so_and_sends_nothing
         call: Any = ReplicationStub(channel).Replicate()
         await call.write(hello_to_wire(LOG, hello(leader)))
         assert (await call.read()).WhichOneof("what") == "welcome"
-        # What lies before it is in memory.
+        # The bytes before it are in memory.
         leader.log.append(b"not sent")
         async with asyncio.timeout(DEADLINE_SECONDS):
             await asked.wait()
         logs.register.change(leader=OTHER)
-        # The stream is told a moment after the replica knows.
+        # The stream ends a moment after the replica knows it.
         (session,) = leader.replica._leading._sessions.values()
         await eventually(lambda: session.refusal is not None)
         goes_on.set()
@@ -216,11 +216,11 @@ def test_a_chunk_with_any_bit_flipped_is_no_event() -> None:
 async def test_a_leader_that_refuses_again_and_again_is_asked_less_often(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was chosen and never leads, as while its log is frozen."""
+    """It was elected and never leads, as while its log is frozen."""
     pauses: list[float] = []
 
     class Noted(Backoff):
-        """Its pauses are recorded, and not made."""
+        """Pauses are recorded, and not made."""
 
         def next_seconds(self) -> float:
             pauses.append(super().next_seconds())
@@ -241,7 +241,7 @@ async def test_a_leader_that_refuses_again_and_again_is_asked_less_often(
 
 
 async def test_a_record_that_was_repaired_is_sent_to_a_follower_that_refused_its_bytes() -> None:
-    """What is kept in memory for several followers still has the damaged bytes."""
+    """The buffer for several followers still has the damaged bytes."""
     leader_log = ByteLog()
     leader_log.open_epoch(1)
     leader_log.flips.add(leader_log.end - 1)
@@ -263,7 +263,7 @@ async def test_a_record_that_was_repaired_is_sent_to_a_follower_that_refused_its
         yield None
 
     async def first_chunk() -> bytes:
-        """What a follower gets that begins with nothing."""
+        """Return the bytes that a new follower receives."""
         first = hello_to_wire(LOG, Hello(1, OTHER, (), 0, 0)).hello
         async with asyncio.TaskGroup() as tasks:
 
@@ -280,5 +280,5 @@ async def test_a_record_that_was_repaired_is_sent_to_a_follower_that_refused_its
     leader_log.flips.clear()
     intact = await first_chunk()
     assert leader_log.damaged_at(0, intact) is None
-    # From here on the others get these bytes, too.
+    # From here on the other followers receive these bytes, too.
     assert await first_chunk() == intact

@@ -1,4 +1,4 @@
-"""Compacted topics of a log with three copies: whoever leads has all that is left of them."""
+"""Compacted topics of a log with three copies: each leader has all remaining messages."""
 
 import asyncio
 import shutil
@@ -36,7 +36,7 @@ class ThreeCopies:
     """The replicas of one log, in this process, and a client.
 
     Args:
-        root: holds a store for each.
+        root: parent of the stores.
         where: nameserver, and name of the cluster.
         tasks: of the replicas.
     """
@@ -74,7 +74,7 @@ class ThreeCopies:
             await self.end(name)
 
     async def leader(self) -> str:
-        """Who leads and answers."""
+        """Return the leader that replies."""
 
         async def found() -> str:
             try:
@@ -90,7 +90,7 @@ class ThreeCopies:
         return await answered(found, bool)
 
     async def calls(self, stack: AsyncExitStack) -> RunningBroker:
-        """To whoever leads."""
+        """Send to the current leader."""
         await self.leader()
         log = await self.client.admin.logs.describe("broker-a")
         assert log.leader is not None
@@ -100,7 +100,7 @@ class ThreeCopies:
         return RunningBroker(log.leader.address, channel, Stop())
 
     async def lead(self, name: str, producer: rockoon.Producer) -> None:
-        """Have one lead: it has more than another that was away meanwhile."""
+        """Elect a replica: it has more records than another one that was away."""
         if await self.leader() == name:
             return
         away, other = (each for each in NAMES if each != name)
@@ -115,13 +115,13 @@ class ThreeCopies:
         self.start(away)
 
     def made(self, leader: str) -> Path:
-        """The next generation, of what a leader has."""
+        """Make the next generation of a leader's log."""
         self._copies += 1
         copy = self.root / f"made-{self._copies}"
         return made_elsewhere(self.root / leader, copy, topics=COMPACTED, links=True)
 
     async def compact(self, upload_id: str) -> bytes:
-        """Have the leader take a generation; returns its manifest."""
+        """Upload a generation to the leader; return its manifest."""
         async with AsyncExitStack() as stack:
             leader = await self.leader()
             broker = await self.calls(stack)
@@ -130,7 +130,7 @@ class ThreeCopies:
             return manifest
 
     def in_force(self, name: str) -> bytes:
-        """Manifest of what a copy has in force; empty while it has nothing."""
+        """Return the manifest of the generation that a copy uses; empty if there is none."""
         home = self.root / name / "compacted"
         try:
             number = decode_current((home / CURRENT_FILE).read_bytes())
@@ -143,12 +143,12 @@ class ThreeCopies:
         return min((int(each.name) for each in files), default=0)
 
     async def level(self, manifest: bytes) -> None:
-        """Wait until all have it in force, and have deleted what it holds."""
+        """Wait until all copies use it, and have deleted its files of the log."""
         await eventually(lambda: all(self.in_force(name) == manifest for name in NAMES))
         await eventually(lambda: all(self.log_min(name) > 8192 for name in NAMES))
 
     async def read(self) -> list[bytes]:
-        """What readers of the topic get, once the leader has heard of it."""
+        """Return the messages of the topic's readers, once the leader knows the topic."""
 
         async def bodies() -> list[bytes]:
             try:
@@ -166,7 +166,7 @@ async def sent(producer: rockoon.Producer, **values: bytes) -> None:
 
 
 class ThreeProcesses(ThreeCopies):
-    """Likewise, each in a process, which is killed."""
+    """As `ThreeCopies`, each in a process, which is killed."""
 
     def __init__(self, *parts: Any, ends: ExitStack) -> None:
         super().__init__(*parts)
@@ -184,14 +184,14 @@ class ThreeProcesses(ThreeCopies):
 
 
 async def compacted_topic(client: rockoon.Cluster) -> None:
-    """And an ordinary one."""
+    """Create an ordinary topic, too."""
     await answered(lambda: created(client), bool)
     policy = {"cleanup.policy": "COMPACTION"}
     await client.admin.create_topic(TOPIC, queues_per_broker=1, attributes=policy)
 
 
 async def filled(producer: rockoon.Producer) -> None:
-    """What is before goes by retention, with the files that it is in."""
+    """Delete earlier files by retention."""
     for _ in range(2):
         await producer.send("orders", bytes(6000))
 
@@ -253,7 +253,7 @@ async def test_a_generation_is_on_all_copies_and_each_shows_the_same_when_it_lea
             await sent(producer, a=b"1", b=b"1")
             await sent(producer, a=b"2", c=b"1")
 
-            # Uploaded, and the leader is gone before it is published.
+            # Uploaded; the leader is killed before the publication.
             leader = await copies.leader()
             async with AsyncExitStack() as stack:
                 manifest = await upload(await copies.calls(stack), copies.made(leader), "one")
@@ -265,7 +265,7 @@ async def test_a_generation_is_on_all_copies_and_each_shows_the_same_when_it_lea
             assert len(await copies.read()) == 4
             copies.start(leader)
 
-            # Published, and the leader is gone right after it.
+            # Published; the leader is killed right after it.
             await copies.compact("two")
             await copies.end(await copies.leader())
             shown = [body[:1] for body in await copies.read()]
@@ -274,7 +274,7 @@ async def test_a_generation_is_on_all_copies_and_each_shows_the_same_when_it_lea
                 await copies.end(name)
             copies.start(*NAMES)
 
-            # The second of a log that had one before.
+            # The second generation of a log that had one before.
             for number in range(2):
                 await sent(producer, a=b"%d" % (3 + number), d=b"%d" % number)
                 await filled(producer)

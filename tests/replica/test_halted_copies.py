@@ -1,4 +1,4 @@
-"""A former leader that is to cut committed records: it halts, says why, and stays as it is."""
+"""A former leader that should cut committed records halts, reports why, and changes nothing."""
 
 import asyncio
 import logging
@@ -63,7 +63,7 @@ async def test_it_says_so_after_each_start_and_another_copy_takes_its_place(
                     await producer.send("orders", b"message %03d" % number)
                 for each in (leader, *others):
                     await brokers.stop(each)
-                # Two disks are put back at the same time, within one run of their processes.
+                # Two disks are restored at the same time, within one run of their processes.
                 for each, root in zip(others, older, strict=True):
                     brokers.start(each, root)
                 await producer.send("orders", b"one more")
@@ -81,14 +81,14 @@ async def test_it_says_so_after_each_start_and_another_copy_takes_its_place(
                         fatal = await brokers.stop(leader)
                         assert fatal is not None
                         assert fatal.status is ExitStatus.STORE
-                        # Its process is away; the reason is not.
+                        # Its process is away; the reason remains.
                         await halted(client, leader, is_up=False)
                 lines = [each for each in caplog.messages if "is halted, and its store" in each]
                 assert len(lines) == 2
                 assert (tmp_path / leader / "config" / HALTED).exists()
                 assert (tmp_path / leader / LOG).read_bytes() == before
 
-                # Its records are where they were.
+                # Its records are unchanged.
                 (tmp_path / leader).rename(tmp_path / "rescued")
                 found = scan(before, 0, len(before))
                 assert len(found.offsets) >= 20
@@ -109,7 +109,8 @@ async def test_it_says_so_after_each_start_and_another_copy_takes_its_place(
 
 
 async def halted(client: rockoon.Cluster, name: str, *, is_up: bool) -> LogDescription:
-    """The log after nameservers know that a copy is halted, while its process is up or away."""
+    """Return the log after nameservers know that a copy is halted, while its process runs or
+    not."""
 
     async def found() -> LogDescription:
         return await client.admin.logs.describe("broker-a")

@@ -17,7 +17,7 @@ FILE_BYTES = 4000
 
 
 class JournalCopy(JournalLog):
-    """A journal, with what tests ask of a log."""
+    """A journal with additional methods for tests."""
 
     def __init__(self, root: Path, disk: Disk) -> None:
         self.directory = root / "log"
@@ -112,7 +112,7 @@ async def test_a_journal_of_one_copy_is_copied_with_all_it_had(tmp_path: Path) -
         await logs.equal(first.log.end)
         for copy in logs.all.values():
             assert state_of(copy.log) == before
-        # Who comes back later, from the log that it has.
+        # A copy that returns later, with the log that it has.
         follower = logs.followers(first)[0]
         await follower.stop()
         end = await first.send(b"one", b"seven..")

@@ -1,4 +1,4 @@
-"""Three broker processes with one log: the one that leads is killed, again and again."""
+"""Three broker processes with one log: the leader is killed, repeatedly."""
 
 import subprocess
 import sys
@@ -27,7 +27,8 @@ KILLS = 3
 def broker_process(
     name: str, root: Path, nameserver: str, cluster: str, **more: object
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A replica as an operator runs it; killed at the end, if it still runs. `more` are options."""
+    """Run a replica as an operator does; kill it at the end if it still runs. `more` are
+    options."""
     options = {
         "name": "broker-a",
         "replica": name,

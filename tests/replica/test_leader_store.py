@@ -1,4 +1,4 @@
-"""Progress in a replicated journal: acknowledged by the leader once a quorum has it."""
+"""Progress in a replicated journal: the leader acknowledges it once a quorum has it."""
 
 import asyncio
 from pathlib import Path
@@ -18,7 +18,7 @@ BYTES_MAX = 4096
 
 
 class JournalCopy(JournalLog):
-    """A journal, with what tests ask of a log."""
+    """A journal with additional methods for tests."""
 
     def __init__(self, directory: Path, disk: Disk) -> None:
         self.failures: list[OSError] = []
@@ -56,16 +56,16 @@ async def test_changes_are_told_when_a_quorum_has_them_and_rounds_are_shared_and
                 await store.durable()
                 assert leader.log.committed_end >= end
         await store.durable()
-        # Each change was sent after its question: nothing had to be asked beside it.
+        # Each change was sent after its question: no separate question was needed.
         assert leader.replica.member.round == 0
         async with asyncio.TaskGroup() as asking:
             for _ in range(50):
                 asking.create_task(store.wait_leadership_confirmed())
         assert leader.replica.member.round == 1
-        # What was written before the question may have been confirmed before it, too.
+        # Records before the question may also have been confirmed before it.
         await store.durable()
         assert leader.replica.member.round == 2
-        # The journal has begun files on the way, and every copy's ledger is that of the leader.
+        # The journal has begun files in between, and every copy's ledger equals the leader's.
         await logs.equal(leader.log.end)
         assert len(list((leader.directory / "log").glob("*.journal"))) > 1
         others = logs.followers(leader)
@@ -103,7 +103,7 @@ async def test_a_leader_that_was_deposed_unheard_decides_nothing(tmp_path: Path)
             first.log.append([b'["counters",1,1,1]'])
         store.write(change(store.ledger, "g", 1))
         by_itself.append(tasks.create_task(store.durable_unbounded()))
-        # A member's heartbeat, a start where nothing is new, and one that is a change.
+        # A member's heartbeat, a start without a change, and one with a change.
         asked = [
             asyncio.ensure_future(each)  # noqa: TID251
             for each in (store.wait_leadership_confirmed(), store.durable())

@@ -1,4 +1,4 @@
-"""One replica's decisions, in the situations that have names."""
+"""One replica's decisions, in situations with names."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ def state(number: int, epoch: int, leader: str | None, config: Config = THREE) -
 
 
 def opened(member: Member, log: ByteLog, first: LogState) -> list[actions.Action]:
-    """Have a member see the state that gives it an epoch, and do what it says on the log."""
+    """Show a member the state that assigns it an epoch, and execute its actions on the log."""
     decided = [*member.handle(events.Started()), *member.handle(events.StateSeen(first))]
     for action in decided:
         if isinstance(action, actions.OpenEpoch):
@@ -114,7 +114,7 @@ def test_a_hand_over_whose_answer_is_lost_bars_appends_until_a_later_state_is_se
         if isinstance(action, actions.CommitUpTo):
             log.commit(action.end)
     asked = actions.HandOver(1, StateVersion(0, 1), "b", Rank(1, log.end))
-    # Something may be appended until this is carried out: what it was decided by is old then.
+    # Records may be appended until this is executed: then its basis is out of date.
     assert member.handle(events.HandOverAsked()) == [actions.AllowAppends(False)]
     assert asked in member.handle(events.RepeatDue())
     assert member.handle(events.HandOverAbandoned()) == []
@@ -207,7 +207,7 @@ def test_a_follower_that_finds_other_bytes_has_both_copies_checked_and_declares_
     decided = member.handle(events.WelcomeArrived(1, Welcome(2, "a", log.end, 1, 100, 0)))
     assert decided[1:] == [actions.CompareCopies("a", 0, log.end)]
     assert member.facts == facts
-    # The session is over, and the next one begins as any.
+    # The session is over, and the next one begins as usual.
     assert not member.handle(events.ChunkArrived(1, RecordChunk(2, "a", log.end, b"", 0, 0, 1)))
     assert kinds(member.handle(events.SessionOpened(2))) == ["SayHello"]
 
@@ -256,7 +256,7 @@ def test_an_undamaged_copy_wins_among_equals_and_no_copy_with_fewer_records_does
     assert elected(THREE, told, order) == "c"
     told["b"] = Report(rank, sound=False)
     assert elected(THREE, told, order) == "c"
-    # It alone may hold records that were acknowledged.
+    # It may have the only copy of acknowledged records.
     told["a"] = Report(Rank(2, 10), sound=True, damaged=True)
     assert elected(THREE, told, order) == "a"
 
@@ -268,7 +268,7 @@ def test_the_first_epoch_is_of_one_copy_and_none_of_it_is_cut() -> None:
 
 
 def test_a_first_leader_that_nobody_followed_is_followed_by_its_log_from_the_beginning() -> None:
-    """Else each first election that fails would leave a replica that can never vote again."""
+    """Otherwise each failed first election would leave a replica that can never vote again."""
     alone, followed = [Boundary(1, 0, 17)], [Boundary(2, 0, 17), Boundary(3, 17, 50)]
     assert consistent_point(followed, alone) == 0
     oldest_unknown = [Boundary(3, 17, 50)]
@@ -297,7 +297,7 @@ def wished(number: int, epoch: int, stays: str | None) -> LogState:
 
 
 def committed(member: Member, log: ByteLog, session: int, end: int) -> list[actions.Action]:
-    """A follower has everything up to `end`; what is committed by it is shown."""
+    """A follower has all records up to `end`; return the actions that this commits."""
     decided = list(member.handle(events.AckArrived(session, Ack(end, 0), sent_end=log.end)))
     for action in decided:
         if isinstance(action, actions.CommitUpTo):
@@ -306,7 +306,7 @@ def committed(member: Member, log: ByteLog, session: int, end: int) -> list[acti
 
 
 def led_by_a(log: ByteLog, first: LogState) -> Member:
-    """A leader of three whose followers are connected (sessions 7 and 8) and have everything."""
+    """A leader of three whose followers are connected (sessions 7 and 8) and have the whole log."""
     member = Member("a", ReplicaFacts(), log)
     opened(member, log, first)
     for session, follower in ((7, "b"), (8, "c")):
@@ -327,7 +327,7 @@ def test_a_leader_that_is_to_be_the_only_copy_needs_what_is_committed_on_its_own
     log.sync_nowait()
     asked = actions.ChangeInSync(1, StateVersion(0, 2), ALONE)
     assert asked in member.handle(events.Synced())
-    # Until it is known to have happened, two have to have what is acknowledged (rule 8).
+    # Until it is known to have happened, two must have each acknowledged record (rule 8).
     log.append(b"next")
     log.sync_nowait()
     assert "CommitUpTo" not in kinds(member.handle(events.Synced()))
@@ -355,7 +355,7 @@ def test_a_voter_for_which_retention_waits_no_longer_votes_no_longer_while_two_o
     log.append(b"which c has not got")
     log.sync_nowait()
     committed(member, log, 7, log.end)
-    # What it acknowledged it has still: only behind that retention has to wait for it.
+    # It still has its acknowledged records: retention must wait for it only after them.
     assert member.retention_end() == had
     assert "ChangeInSync" not in kinds(member.handle(events.RetentionHeld(had)))
     asked = actions.ChangeInSync(1, StateVersion(0, 1), Config(frozenset({"a", "b"}), 2))
@@ -367,11 +367,11 @@ def test_a_voter_for_which_retention_waits_no_longer_votes_no_longer_while_two_o
     two = replace(first, version=StateVersion(0, 2), config=asked.config)
     member.handle(events.StateSeen(two))
     assert member.retention_end() == log.end
-    # The last two are kept, whoever of them is away.
+    # The last two are kept, whichever of them is away.
     member.handle(events.SessionClosed(7))
     log.append(b"which b has not got")
     assert "ChangeInSync" not in kinds(member.handle(events.RetentionHeld(log.end)))
-    # One that is back counts again.
+    # A copy that has returned counts again.
     member.handle(events.RetentionHeld(0))
     for session, follower in ((9, "b"), (10, "c")):
         member.handle(events.HelloArrived(session, Hello(1, follower, (), 0, 0)))
@@ -385,7 +385,7 @@ def test_retention_does_not_pass_a_voter_that_comes_back_with_less_than_it_had()
     committed(member, log, 7, log.end)
     committed(member, log, 8, log.end)
     assert member.retention_end() == log.end
-    # Its disk is not what it was.
+    # Its disk has changed.
     member.handle(events.SessionClosed(8))
     member.handle(events.HelloArrived(9, Hello(1, "c", (), 0, 0)))
     assert member.retention_end() == 0
@@ -407,11 +407,11 @@ def test_nothing_is_held_up_for_a_copy_that_is_to_stay_and_is_away() -> None:
     log.append(b"which c has not got yet")
     log.sync_nowait()
     committed(member, log, 7, log.end)
-    # It is near, so that appends end for it; and goes.
+    # It is near, so that appends end for it; and it leaves.
     assert actions.AllowAppends(False) in member.handle(events.StateSeen(wished(2, 1, "c")))
     member.handle(events.SessionClosed(8))
     assert member.handle(events.RepeatDue())[0] == actions.AllowAppends(True)
-    # An operator thinks better of it.
+    # An operator withdraws the request.
     assert "HandOver" not in kinds(
         member.handle(events.StateSeen(replace(state(3, 1, "a"), copies=3)))
     )
@@ -422,7 +422,7 @@ def test_a_log_that_begins_behind_what_was_deleted_votes_once_it_has_the_generat
     member = following(log)
     welcome = Welcome(2, "a", 100, 0, 200, 100, generation_end=150)
     decided = list(member.handle(events.WelcomeArrived(1, welcome)))
-    # Noted first: a crash behind the second would leave a log that seems to be whole.
+    # Recorded first: a crash after the second step would leave a log that seems to be complete.
     assert decided[:2] == [actions.NeedGeneration(150), actions.Truncate(100)]
     assert decided[-1] == actions.Acknowledge(1, Ack(100, 0, is_lacking=True))
     log.need_generation(150)
@@ -493,7 +493,7 @@ def test_a_leader_whose_disk_fails_names_a_follower_that_has_all_and_can_write()
         if isinstance(action, actions.CommitUpTo):
             log.commit(action.end)
     failing = events.WritesChecked(WriteCheck("No space left on device"))
-    # With one other voter nothing could be committed: readers need this leader.
+    # With one other voter no record could be committed: readers need this leader.
     member.handle(events.AckArrived(8, Ack(log.end, 0, writes_fail=True), log.end))
     assert member.handle(failing) == []
     assert not member.is_ready
@@ -532,7 +532,7 @@ def test_a_replica_that_cannot_open_its_epoch_resigns_and_not_in_a_fast_loop() -
     member = Member("a", ReplicaFacts(), log)
     member.handle(events.Started())
     assert "OpenEpoch" in kinds(member.handle(events.StateSeen(state(1, 1, "a"))))
-    # The record was refused: the log is as it was.
+    # The record was refused: the log is unchanged.
     assert kinds(member.handle(failing)) == ["Resign"]
     # The call may be lost. A replica that is elected repeatedly waits between two resignations.
     assert kinds(member.handle(failing)) == []
@@ -556,7 +556,7 @@ def test_the_only_voter_repeats_the_record_of_its_epoch_until_the_disk_accepts_i
 
 
 def test_a_frozen_log_is_reported_to_once_and_then_once_for_each_repetition() -> None:
-    """The answer to a report is the frozen state: each was reported to, as fast as calls go."""
+    """The reply to a report is the frozen state; without a pause each would cause a new report."""
     log = ByteLog()
     member = Member("a", ReplicaFacts(), log)
     opened(member, log, state(1, 1, "a"))

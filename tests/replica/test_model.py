@@ -1,4 +1,5 @@
-"""The rules as a model, with all that the protocol may grow to: elastic sets, all copies, async."""
+"""The rules as a model, with all planned extensions of the protocol: elastic sets, all copies,
+async."""
 
 import pytest
 
@@ -7,7 +8,7 @@ from replica.model.broken import BROKEN
 from replica.model.violation import Violation
 from support.seeds import seeds
 
-# A broken rule, and a seed that brings it out.
+# A broken rule, and a seed that finds it.
 FOUND_BY = {
     "no_fence": 4,
     "volatile_promise": 122,
@@ -36,9 +37,9 @@ FOUND_BY = {
     "restored_unfrozen": 24,
     "single_resumes": 107,
 }
-# No counter-example in 1,500 seeds. What a former session acknowledged is still true of its epoch;
-# who has not matched has acknowledged only what it had; who reports before it promises is left by
-# the one that it reported to, as soon as it sees it.
+# No counter-example in 1,500 seeds. Acknowledgements of a former session are still true in its
+# epoch; a replica that has not matched has acknowledged only its own records; the replica to which
+# it reported before it promised leaves it, as soon as it sees the report.
 UNSEEN = {"ack_before_match", "old_session_acks", "report_unpromised"}
 
 

@@ -1,5 +1,5 @@
-"""An offset service with three copies of its journal: groups go on where they were when its leader
-leaves, and nobody else answers for it.
+"""An offset service with three copies of its journal: groups continue from their progress when its
+leader stops, and no other copy replies instead.
 """
 
 from pathlib import Path
@@ -29,7 +29,7 @@ NAMES = ("offset-0", "offset-1", "offset-2")
 
 
 class Reading:
-    """A group that reads numbers, one after the other, and what is stored of its progress."""
+    """A group that reads numbers, one after another, and its stored progress."""
 
     def __init__(self, client: rockoon.Cluster) -> None:
         self._client = client
@@ -40,7 +40,7 @@ class Reading:
         self.seen.append(int(message.body))
 
     async def read(self, count: int) -> int:
-        """A member joins, reads so many more, and leaves; returns what is stored then."""
+        """Join a member, read this many more, and leave; return the stored progress."""
         async with (
             self._client.producer() as producer,
             self._client.push_consumer(GROUP, {TOPIC: "*"}, self.take, consume_from="first"),
@@ -74,11 +74,11 @@ async def test_a_group_goes_on_with_three_copies_of_what_one_service_had_and_wit
 ) -> None:
     async with world(tmp_path, shared_etcd, cluster) as (services, client):
         reading = Reading(client)
-        # A pod's name, where it is the only one.
+        # A pod's name, if it is the only one.
         services.start("offset-0", copies=1, log="offset-0")
         assert await reading.read(10) == 10
         await services.stop("offset-0")
-        # Empty ones that come first get nothing to say.
+        # Empty copies that start first hold no promise.
         for name in ("offset-1", "offset-2", "offset-0"):
             services.start(name, copies=3)
         log = await led_by_three(client)
@@ -87,7 +87,7 @@ async def test_a_group_goes_on_with_three_copies_of_what_one_service_had_and_wit
             if not follower.is_leader:
                 assert follower.address is not None
                 assert isinstance(await refusal_of(follower.address), NotLeader)
-        # The leader leaves while a member reads.
+        # The leader stops while a member reads.
         async with (
             client.producer() as producer,
             client.push_consumer(GROUP, {TOPIC: "*"}, reading.take, consume_from="first"),
@@ -98,7 +98,7 @@ async def test_a_group_goes_on_with_three_copies_of_what_one_service_had_and_wit
             await reading.send(producer, 10)
         assert reading.seen == list(range(40))
         assert (await client.admin.progress(GROUP, TOPIC))[0].offset == 40
-        # It is one of two that follow now, and may lead again.
+        # It is one of two followers now, and may lead again.
         services.start(log.leader.name, copies=3)
         await led_by_three(client)
         assert await reading.read(10) == 50
@@ -141,7 +141,7 @@ async def test_a_copy_that_stays_away_lets_the_others_delete_old_journals(
 
 
 async def committed(client: rockoon.Cluster) -> int:
-    """The group's offset; -1 while no offset service answers."""
+    """Return the group's offset; -1 while no offset service replies."""
     try:
         (progress,) = await client.admin.progress(GROUP, TOPIC)
     except RockoonError:
@@ -157,7 +157,7 @@ async def test_an_offset_service_goes_back_to_one_copy_and_to_three_while_a_memb
         for name in NAMES:
             services.start(name, copies=3)
         log = await led_by_three(client)
-        # Not the one that leads: it hands over first.
+        # Not the leader: it hands over first.
         stays, other = [each for each in log.replicas if not each.is_leader]
         async with (
             client.producer() as producer,
@@ -174,7 +174,7 @@ async def test_an_offset_service_goes_back_to_one_copy_and_to_three_while_a_memb
             await reading.send(producer, 10)
             await until(client, counting(1))
             await reading.send(producer, 10)
-            # One of the others is still there when it starts alone.
+            # One of the others still runs when it starts alone.
             await services.stop(stays.name)
             assert log.leader is not None
             await services.stop(log.leader.name)
@@ -183,7 +183,7 @@ async def test_an_offset_service_goes_back_to_one_copy_and_to_three_while_a_memb
             await services.stop(other.name)
             alone = await until(client, lambda log: log.copies == 1 and counting(1)(log))
             assert [each.id for each in alone.replicas] == [stays.id]
-            # Those that copy may come before there is one to copy from. Nobody is asked any more.
+            # Followers may start before there is a leader to copy from.
             for name in ("offset-8", "offset-9"):
                 services.start(name, copies=3)
             await until(client, lambda log: len(log.replicas) == 3)
@@ -199,7 +199,7 @@ async def test_an_offset_service_goes_back_to_one_copy_and_to_three_while_a_memb
             three = await led_by_three(client)
             assert {each.name for each in three.in_sync} == {stays.name, "offset-8", "offset-9"}
             await reading.send(producer, 10)
-            # What is read now is what the others have.
+            # The others have the progress of these reads.
             await services.stop(stays.name)
             await reading.send(producer, 10)
         assert reading.seen == list(range(70))

@@ -1,4 +1,4 @@
-"""A replica's disk is put back to an older snapshot of itself, under its own id."""
+"""A replica's disk is restored from an older snapshot of itself, under its own id."""
 
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def state(
         (ProcessRun(4, 40), [], ProcessRun(5, 50), True),
         (ProcessRun(1, 10), [], ProcessRun(5, 50), True),
         (None, [], ProcessRun(5, 50), True),
-        # Other processes were started on a store that had this one's past.
+        # Other processes were started on a store with the same past.
         (ProcessRun(5, 51), ["Alarm", "Persist"], ProcessRun(6, 50), False),
         (ProcessRun(9, 90), ["Alarm", "Persist"], ProcessRun(10, 50), False),
     ],
@@ -62,7 +62,7 @@ def test_a_replica_takes_part_once_etcd_has_its_start_and_notices_a_later_one(
     acts = member.handle(events.StateSeen(state(3, run)))
     assert isinstance(acts[-1], actions.ReportLog)
     assert acts[-1].report.sound == sound
-    # A state from before it registered comes late.
+    # A state from before its registration arrives late.
     assert not member.handle(events.StateSeen(state(2, known)))
     assert member.facts.run == run
 
@@ -79,10 +79,10 @@ def test_a_replica_does_not_wait_for_nameservers_that_discard_starts() -> None:
     acts = member.handle(events.StateSeen(former))
     assert isinstance(acts[-1], actions.ReportLog)
     assert not member.facts.run_seen
-    # The nameservers are upgraded: an older snapshot is noticed again.
+    # The nameservers are upgraded: an older snapshot is detected again.
     acts = member.handle(events.StateSeen(state(3, ProcessRun(5, 51))))
     assert [type(act).__name__ for act in acts] == ["Alarm", "Persist"]
-    # Where another copy has a start, nothing is discarded.
+    # If another copy has a start, nothing is discarded.
     waits = Member("a", BEFORE, ByteLog())
     known = {"a": NO_RUN, "b": ProcessRun(1, 10)}
     assert not waits.handle(events.StateSeen(LogState(**{**vars(former), "runs": known})))
@@ -91,7 +91,7 @@ def test_a_replica_does_not_wait_for_nameservers_that_discard_starts() -> None:
 def test_an_older_snapshot_that_is_started_often_is_noticed_all_the_same() -> None:
     facts = BEFORE._replace(run_seen=True)
     for number in (60, 70, 80):
-        # No nameserver is reached in these.
+        # These reach no nameserver.
         facts = facts.in_next_run(number)
     member = Member("a", facts, ByteLog())
     member.handle(events.StateSeen(state(2, ProcessRun(6, 59))))
@@ -102,16 +102,16 @@ def test_an_older_leader_does_not_go_on_in_the_epoch_in_which_it_was_alone() -> 
     log = ByteLog()
     log.open_epoch(2)
     facts = BEFORE._replace(promised=2, led=2, alone=True)
-    # ... nor in one that it has forgotten to have led.
+    # ... nor in an epoch of which it has lost that it led.
     for forgotten in (facts, BEFORE):
         member = Member("a", forgotten, log)
         member.handle(events.StateSeen(state(2, ProcessRun(5, 51), leader="a")))
-        # A crash between the two: the process that comes then knows it too.
+        # A crash between the two: the next process knows it too.
         member = Member("a", member.facts._replace(run=ProcessRun(7, 70)), log)
         acts = member.handle(events.StateSeen(state(3, ProcessRun(7, 70), leader="a")))
         assert isinstance(acts[-1], actions.Resign)
         assert member.epoch == 0
-    # The same process goes on where nothing was put back.
+    # The same process continues without a restore.
     again = Member("a", facts._replace(run_seen=True), log)
     again.handle(events.StateSeen(state(2, ProcessRun(5, 50), leader="a")))
     assert again.epoch == 2
@@ -149,7 +149,7 @@ def test_a_former_only_voter_that_was_put_back_gives_up_the_epoch_that_others_sh
     acts = member.handle(events.StateSeen(state(3, ProcessRun(7, 70), leader="a")))
     assert acts[-1] == actions.Reopen()
     assert not member.facts.sound
-    # The next life waits for its registration, then gives the epoch up.
+    # The next life waits for its registration, then ends the epoch.
     member = Member("a", member.facts, log)
     assert not member.handle(events.Started())
     acts = member.handle(events.StateSeen(state(4, ProcessRun(8, 50), leader="a")))
@@ -174,8 +174,8 @@ def test_the_store_counts_each_process_once_and_before_etcd_does(tmp_path: Path)
     file.begin_run(11)
     assert file.read() is None, "it never was a replica"
     file.write(ReplicaFacts(promised=3, run=ProcessRun(1, 11)))
-    # One that etcd was not seen to have may have been registered, or not: it is not counted twice,
-    # or an older snapshot would count as many starts as etcd when it is started often enough.
+    # A start that was not seen in etcd may be registered or not. It is not counted twice: otherwise
+    # an older snapshot that is started often enough would reach etcd's count.
     for number in (22, 33):
         ReplicaFile(tmp_path, Disk()).begin_run(number)
         assert file.read() == ReplicaFacts(promised=3, run=ProcessRun(1, 11))
@@ -185,14 +185,14 @@ def test_the_store_counts_each_process_once_and_before_etcd_does(tmp_path: Path)
         file.write(facts._replace(run_seen=True))
         ReplicaFile(tmp_path, Disk()).begin_run(number)
         assert file.read() == ReplicaFacts(promised=3, run=ProcessRun(starts, number))
-    # As a version wrote it that counted nothing.
+    # As written by a version that counted nothing.
     file.write(ReplicaFacts(promised=3))
     file.begin_run(66)
     assert file.read() == ReplicaFacts(promised=3, run=ProcessRun(1, 66))
 
 
 class Story(Script):
-    """Messages are on two of three disks; one of these disks is put back to a state before them."""
+    """Messages are on two of three disks; one of these is restored to a state before them."""
 
     def __init__(self, *bugs: str, nameserver: bool = True) -> None:
         super().__init__(bugs=bugs, nameserver=nameserver, old_disks=True)
@@ -200,7 +200,7 @@ class Story(Script):
         self.led_by(self.a.replica, self.b.replica, self.c.replica)
 
     def acknowledged_by_two(self) -> None:
-        """100 messages that `c` does not have."""
+        """Send 100 messages that `c` does not have."""
         self.kill(self.c.replica)
         (leader,) = self.leaders()
         for _ in range(100):
@@ -278,7 +278,7 @@ def test_etcd_that_is_restored_from_a_backup_has_counted_less_and_makes_nobody_u
 
 
 def test_a_snapshot_of_the_present_run_makes_the_election_wait_for_an_operator() -> None:
-    """The counter shows nothing then; what leaders have recorded does."""
+    """The counter shows nothing then; the recorded ends of leaders do."""
     story = Story()
     snapshot = Snapshot.of(story.b)
     story.acknowledged_by_two()
@@ -288,7 +288,7 @@ def test_a_snapshot_of_the_present_run_makes_the_election_wait_for_an_operator()
     story.put_back_b(snapshot)
     assert story.leaders() == []
     assert "acknowledged records are missing" in story.register.state.held
-    # The copy with the messages comes back: no operator has to accept a loss.
+    # The copy with the messages returns: no operator must accept a loss.
     story.start(story.a)
     story.turns()
     assert story.leaders() == [story.a]
@@ -297,8 +297,8 @@ def test_a_snapshot_of_the_present_run_makes_the_election_wait_for_an_operator()
 
 
 class TwoLeaders(Story):
-    """`a` leads an epoch that is over, and hears of nothing. `b` has promised the next one to `c`;
-    its disk is put back to before that, and a nameserver that is behind names `a`."""
+    """`a` leads an epoch that is over, and receives no state. `b` has promised the next one to `c`;
+    its disk is restored to before that, and a nameserver that is behind names `a`."""
 
     def __init__(self, *bugs: str) -> None:
         super().__init__(*bugs, nameserver=False)

@@ -1,4 +1,4 @@
-"""Real services whose store is put back to an older snapshot of itself, under its own id."""
+"""Real services whose store is restored from an older snapshot of itself, under its own id."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ from support.waiting import DEADLINE_SECONDS
 
 
 def starts_of(file: Path) -> int:
-    """How many starts a store has counted."""
+    """Return the number of starts that a store has counted."""
     return int(json.loads(file.read_bytes().splitlines()[0])["starts"])
 
 
@@ -58,7 +58,7 @@ async def test_a_broker_that_was_started_since_the_snapshot_elects_nobody_and_co
                     await brokers.stop(each)
                 assert starts_of(snapshot / "config" / "replica") == 1
                 assert starts_of(tmp_path / name / "config" / "replica") == 2
-                # Two of three, neither with a message.
+                # Two of three, both without a message.
                 brokers.start(name, snapshot)
                 brokers.start(other, tmp_path / other)
                 async with WatchingLog(nameserver) as watching:
@@ -105,7 +105,7 @@ async def test_an_offset_service_of_the_present_run_makes_the_election_wait_for_
         log = await client.admin.logs.elect("offset", accept_loss=True)
         assert (log.held, log.losses) == ("", 1)
         assert log.leader is not None
-        # The group begins again where those two know that it was.
+        # The group begins again at the progress that those two have.
         again = Reading(client)
         async with client.push_consumer(
             "billing", {"orders": "*"}, again.take, consume_from="first"

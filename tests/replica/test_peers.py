@@ -15,7 +15,7 @@ from support.log_copies import LOG, copies
 
 
 class Rewritten:
-    """The closed log: what was written into it, by position."""
+    """The closed log: written bytes by position."""
 
     def __init__(self) -> None:
         self.records: dict[int, bytes] = {}
@@ -27,7 +27,7 @@ class Rewritten:
 async def test_a_closed_log_takes_no_record_that_the_other_copy_does_not_know_to_be_committed(
     tmp_path: Path,
 ) -> None:
-    """A former leader has other records behind its committed end, each with the right checksum."""
+    """A former leader has other records after its committed end, each with the right checksum."""
     async with copies(tmp_path, gated=False) as logs:
         former = await logs.start()
         begin = former.log.end

@@ -1,4 +1,4 @@
-"""When a copy of a log is ready, why it is not, and how far it is behind."""
+"""Readiness of a copy of a log: its time, the reasons against it, and the lag of the copy."""
 
 import asyncio
 from pathlib import Path
@@ -21,7 +21,7 @@ async def test_a_copy_is_ready_once_it_leads_or_is_level_and_not_while_it_is_awa
         assert leader.replica.is_ready
         await leader.send(b"x" * 1000)
         now = asyncio.get_running_loop().time
-        # Never heard by this leader.
+        # This leader has never received a message from it.
         assert ("c", False, None, None, None) in [*lagging(leader.replica, now())]
         await c.start()
         await logs.equal(leader.log.end)
@@ -75,7 +75,7 @@ def test_a_follower_is_behind_since_it_last_had_all_that_its_leader_had_then() -
     assert progress.behind_seconds(100, now=12.0) == 2.0
     progress.acknowledged(50, leader_end=100, now=13.0)
     progress.acknowledged(100, leader_end=150, now=14.0)
-    # At 13 s the leader had 100, and these it has.
+    # At 13 s the leader had 100, and now the copy has these.
     assert progress.behind_seconds(150, now=15.0) == 2.0
     progress.acknowledged(150, leader_end=150, now=16.0)
     assert progress.behind_seconds(150, now=20.0) == 0.0

@@ -1,4 +1,4 @@
-"""Receivers, and an offset service with three copies: what was answered holds, whoever leads."""
+"""Receivers, and an offset service with three copies: replies stay valid under each leader."""
 
 import asyncio
 import random
@@ -31,7 +31,7 @@ KILLS = 3
 
 
 async def led(client: rockoon.Cluster, after_epoch: int = 0) -> tuple[int, ReplicaDescription]:
-    """The epoch after another one, and who leads in it."""
+    """Return the epoch after another one, and its leader."""
     log = await until(
         client, lambda log: log.epoch > after_epoch and log.confirmed and log.leader is not None
     )
@@ -79,7 +79,7 @@ async def test_a_leader_that_follows_knows_what_is_acknowledged_and_who_has_what
 def offset_process(
     name: str, root: Path, nameserver: str, cluster: str
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A replica as an operator runs it; killed at the end, if it still runs."""
+    """Run a replica as an operator does; kill it at the end if it still runs."""
     options = {
         "name": LOG,
         "replica": name,
@@ -127,7 +127,7 @@ async def test_leaders_are_killed_and_nothing_acknowledged_comes_again_and_all_e
         epoch = 0
         for kill in range(1, KILLS + 1):
             epoch, first = await led(client, epoch)
-            # Without the one that is killed a quorum is left.
+            # Without the killed copy a quorum remains.
             await until(client, counting(3))
             wanted = kill * MESSAGES // (KILLS + 1)
             async with receivers_at(first.address) as stub, asyncio.TaskGroup() as tasks:

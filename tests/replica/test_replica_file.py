@@ -1,4 +1,4 @@
-"""The file of a replica's facts: what a crash leaves of it, and what damage is told."""
+"""The file of a replica's facts: its content after a crash, and reported damage."""
 
 import errno
 import random
@@ -57,7 +57,7 @@ def test_a_power_cut_at_any_operation_leaves_the_old_facts_or_the_new(
         disk.cut(after, random.Random(crash_at))
         left = read(after)
         assert left == AFTER if has_returned else left in (former, AFTER), crash_at
-        # Whatever was left, the next facts are written as ever.
+        # After each of these states, the next facts are written as usual.
         ReplicaFile(after, Disk()).write(BEFORE)
         assert read(after) == BEFORE
         crash_at += 1
@@ -66,7 +66,7 @@ def test_a_power_cut_at_any_operation_leaves_the_old_facts_or_the_new(
 
 def test_a_file_that_is_gone_is_told_even_if_the_crash_came_right_behind_it(tmp_path: Path) -> None:
     ReplicaFile(tmp_path, Disk()).write(AFTER)
-    # As if the power had gone before the marker was made.
+    # As if the power had been lost before the marker was created.
     (tmp_path / "replicated").unlink()
     assert read(tmp_path) == AFTER
 
@@ -124,19 +124,19 @@ def test_who_acknowledged_the_unsynced_is_not_sound_once_the_machine_was_started
         assert found is not None
         return found.sound
 
-    # What was in the machine's memory is there while it runs, whoever asks.
+    # Facts in the machine's memory are valid while it runs, for every reader.
     assert [sound_in("monday"), sound_in("tuesday"), sound_in("")] == [True, False, False]
     ReplicaFile(tmp_path, Disk(), boot="monday").write(facts)
     assert sound_in("tuesday")
 
 
 def test_a_replica_promises_and_halts_on_a_full_disk(tmp_path: Path) -> None:
-    """An election may need it, though its log has no room for more."""
+    """An election may need it, though its log has no more space."""
     disk = FailingDisk()
     file = ReplicaFile(tmp_path, disk)
     file.write(BEFORE)
     reserved = tmp_path / ROOM
-    # The reserved blocks are the only ones that another file can have.
+    # The reserved blocks are the only ones that another file can get.
     disk.fail_write = lambda *_: errno.ENOSPC if reserved.exists() else 0
     for facts in (AFTER, BEFORE, AFTER):
         file.write(facts)

@@ -1,4 +1,4 @@
-"""A store that is set aside: whenever the power goes, all of it is kept, and its place is free."""
+"""A store that is set aside: after each power cut its files are complete, and its name is free."""
 
 import random
 import shutil
@@ -20,7 +20,7 @@ FACTS = ReplicaFacts(promised=7, led=3)
 
 
 def begun(root: Path) -> str:
-    """Be the replica that a process finds in a directory, or a new one; returns its id."""
+    """Open the replica of a directory, or a new one; return its id."""
     config = root / CONFIG_DIRECTORY
     config.mkdir(parents=True, exist_ok=True)
     replica_id = read_or_make_store_id(config / STORE_ID_FILE, Disk().replace_file)
@@ -59,7 +59,7 @@ def test_a_power_cut_on_the_way_leaves_the_same_replica_or_none_and_all_of_its_l
             assert owner.store.appended_end in ({0, end} if is_same else {0})
             owner.append(bodies=[b"of the next life"])
             owner.sync()
-        # It has to go too.
+        # It must be removed too.
         set_aside(after, next_id, LAST, Disk())
         assert {path.name for path in after.iterdir()} <= {LOST, LOCK_FILE}
         kept = [path.read_bytes() for path in (after / LOST).glob("*/commitlog/*")]

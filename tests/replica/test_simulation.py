@@ -1,4 +1,4 @@
-"""Members of one log under a hostile scheduler: nothing acknowledged is lost, whatever happens."""
+"""Members of one log under a hostile scheduler: no acknowledged record is lost in any event."""
 
 from pathlib import Path
 
@@ -10,12 +10,12 @@ from replica.simulation.truth import Violation
 from replica.simulation.world import CHANGING, SHAPES
 from support.seeds import seeds
 
-# Found: a first leader that nobody followed could never vote again (2048), a leader that was the
-# only voter and was to be replaced refused appends for ever (44), a session whose process was gone.
+# Found: a first leader without a follower could never vote again (2048), a leader that was the only
+# voter and was to be replaced refused appends for ever (44), a session whose process was gone.
 KNOWN = (44, 1623, 2048)
-# Found: who went on alone in the epoch that others had a part of had another log of that epoch.
+# Found: a copy that continued alone in a shared epoch had a different log of that epoch.
 KNOWN_ALONE = (144, 228)
-# A broken rule, and a seed that brings it out.
+# A broken rule, and a seed that finds it.
 FOUND_BY = {
     "no_fence": 330,
     "elect_first": 16,
@@ -53,7 +53,7 @@ FOUND_BY = {
 }
 # Not drawn by the seed.
 SHAPE_OF = dict.fromkeys(("alone_unasked", "alone_in_its_epoch"), CHANGING)
-# Likewise, of runs with stores.
+# The same, for runs with stores.
 FOUND_IN_STORES = {"own_topics": 6}
 # Found by the model. Here a member does not append again before it knows a later version.
 UNSEEN = {"hand_over_unversioned"}
@@ -70,7 +70,7 @@ def test_logs_are_equal_and_nothing_is_lost_taken_back_or_read_too_early(
 @pytest.mark.parametrize("nameserver", [False, True])
 @pytest.mark.parametrize("seed", seeds(4, KNOWN_ALONE))
 def test_it_holds_while_copies_come_and_go_as_operators_wish(seed: int, nameserver: bool) -> None:
-    """Three become one, which goes on as a broker of one copy, and becomes one of three again."""
+    """Three become one, which continues as a broker of one copy, and becomes one of three again."""
     run(seed, CHANGING, nameserver=nameserver)
 
 
@@ -81,14 +81,15 @@ def test_it_holds_with_what_nameservers_make_of_calls(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", seeds(6))
 def test_whoever_leads_has_what_was_deleted_in_a_generation(seed: int) -> None:
-    """Leaders make generations of compacted topics, others get them, late or never."""
+    """Leaders make generations of compacted topics; others receive them late or never."""
     run(seed, generations=True)
 
 
 @pytest.mark.parametrize("nameserver", [False, True])
 @pytest.mark.parametrize("seed", seeds(4))
 def test_it_holds_while_bits_flip_on_one_disk_after_the_other(seed: int, nameserver: bool) -> None:
-    """The damaged copy leads only if no intact one has as much, and all are repaired in the end."""
+    """The damaged copy leads only if no intact one has as many records; all are repaired in the
+    end."""
     run(seed, flips=True, nameserver=nameserver)
 
 
@@ -97,19 +98,19 @@ def test_it_holds_while_bits_flip_on_one_disk_after_the_other(seed: int, nameser
 def test_a_disk_that_is_put_back_to_an_older_snapshot_loses_nothing(
     seed: int, nameserver: bool
 ) -> None:
-    """No election waits for an operator either: regular ones find what leaders have recorded."""
+    """No election waits for an operator either: regular ones find the recorded ends of leaders."""
     run(seed, nameserver=nameserver, old_disks=True)
 
 
 @pytest.mark.parametrize("seed", seeds(3))
 def test_it_holds_with_real_stores(seed: int, tmp_path: Path) -> None:
-    """Queues equal a rebuild, where all of a log is committed."""
+    """Queues equal a rebuild, if all of a log is committed."""
     run(seed, nameserver=True, root=tmp_path, steps=500)
 
 
 @pytest.mark.parametrize("seed", seeds(3))
 def test_it_holds_with_real_journals(seed: int, tmp_path: Path) -> None:
-    """Ledgers equal a rebuild of what is committed."""
+    """Ledgers equal a rebuild from the committed records."""
     run(seed, nameserver=True, root=tmp_path, journals=True, steps=500)
 
 

@@ -22,7 +22,7 @@ FILE_BYTES = 64 << 10
 
 
 class StoreCopy(StoreLog):
-    """A store, with what tests ask of a log."""
+    """A store with additional methods for tests."""
 
     def __init__(self, root: Path, disk: Disk) -> None:
         configured = settings(root, flush=Flush.SYNC, commit_log_file_bytes=FILE_BYTES)
@@ -55,7 +55,7 @@ class StoreCopy(StoreLog):
 async def test_a_tail_that_lies_where_the_next_leader_has_closed_a_file_is_cut(
     tmp_path: Path,
 ) -> None:
-    """The record of its epoch did not fit there, and a message had."""
+    """The record of its epoch did not fit there, and a message did."""
     async with copies(tmp_path, gated=False, open_log=StoreCopy) as logs:
         first = await logs.start()
         mark_bytes = first.log.end
@@ -87,8 +87,8 @@ async def test_a_tail_that_lies_where_the_next_leader_has_closed_a_file_is_cut(
 async def test_logs_whose_files_were_closed_behind_different_records_go_on_where_they_agree(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leads_with_more: bool, tail_bytes: int
 ) -> None:
-    """Each had an epoch of its own, whose record did not fit where their file ends; what they
-    compare may be of their blanks alone."""
+    """Each had its own epoch, whose record did not fit at the end of their file; they may compare
+    only bytes of their blanks."""
     monkeypatch.setattr(messages, "TAIL_BYTES", tail_bytes)
     longer, shorter = (StoreCopy(tmp_path / name, Disk()) for name in "ab")
     longer.open_epoch(1)
@@ -165,7 +165,7 @@ async def test_copies_leave_out_what_was_deleted_before_there_were_any(tmp_path:
         first = await logs.start()
         assert first.name == "a"
         await logs.equal(await first.send(b"second"))
-        # A restart forgets what lies beyond its log's end, never what lies below.
+        # A restart loses records after its log's end, never records before it.
         for follower in logs.followers(first):
             await follower.stop()
             await follower.start()

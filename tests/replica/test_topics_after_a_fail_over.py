@@ -1,4 +1,4 @@
-"""A topic is deleted and created again around a fail-over, in stores: all copies show the same."""
+"""A topic is deleted and created again around a failover, in stores: all copies show the same."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ class Story(Script):
         self.a, self.b, self.c = self.names
 
     def given(self, leader: Node) -> None:
-        """A leader takes a message, and all that are up hear that it is committed."""
+        """A leader accepts a message, and all running copies learn that it is committed."""
         self.serves_topic(leader)
         value = self.message(leader)
         self.turns()
@@ -26,7 +26,7 @@ class Story(Script):
         assert value in self.truth.acked
 
     def recreated(self) -> None:
-        """Nobody hears of it yet."""
+        """No copy learns of it yet."""
         assert self.routes is not None
         self.routes.change(self.random)
         while self.routes.incarnation is None:
@@ -44,7 +44,7 @@ class Story(Script):
         self.kill(self.a)
         self.given(self.led_by(self.b, self.c))
         self.agree()
-        # The first one again, that has seen nothing of it.
+        # The first one again, which has seen nothing of it.
         self.kill(self.b)
         leader = self.led_by(self.a, self.c)
         self.serves_topic(leader)
@@ -85,7 +85,7 @@ def test_a_deletion_that_was_not_committed_is_said_again_by_the_next_leader(root
     leader = story.led_by(story.a, story.b, story.c)
     story.given(leader)
     story.recreated()
-    # It is written, and nobody else hears of it.
+    # It is written, and no other copy learns of it.
     leader.follow_routes(story.routes)
     assert leader.topic is not None
     assert leader.topic.served is None

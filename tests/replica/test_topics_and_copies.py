@@ -1,5 +1,5 @@
-"""Topics are deleted and created again while a log has copies: nothing acknowledged is hidden, and
-nothing of the former topic is shown."""
+"""Topics are deleted and created again while a log has copies: no acknowledged message is hidden,
+and no message of the former topic is shown."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -69,7 +69,7 @@ async def test_what_a_topic_that_was_created_again_was_given_is_there_under_each
                 )
                 async with aio.insecure_channel(address) as channel:
                     reader = RunningBroker(address, channel, Stop())
-                    # It leads a moment before it answers as the leader.
+                    # It leads a moment before it replies as the leader.
                     await answered(lambda: answers(reader), bool)
                     stored = await reader.bodies("orders")
                 assert list(dict.fromkeys(stored)) == sent

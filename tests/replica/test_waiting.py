@@ -1,4 +1,5 @@
-"""Who waits for a leader's log: one round is out at a time, and an end answers all up to it."""
+"""Calls that wait for a leader's log: one round runs at a time, and an end completes all up to
+it."""
 
 import asyncio
 
@@ -14,7 +15,7 @@ async def test_who_comes_while_a_round_is_out_shares_the_next_one() -> None:
     first = waiting.round()
     assert asked == [1]
     waiting.round_started(1)
-    # Too late for that one: it may have been answered before these asked.
+    # Too late for that round: its replies may be older than these questions.
     later = [waiting.round() for _ in range(100)]
     assert asked == [1]
     waiting.agreed(1)
@@ -24,7 +25,7 @@ async def test_who_comes_while_a_round_is_out_shares_the_next_one() -> None:
     waiting.round_started(2)
     waiting.agreed(2)
     assert all(each.done() for each in later)
-    # Nobody waits, so nothing is asked.
+    # No call waits, so no question is sent.
     assert asked == [1, 2]
 
 
@@ -44,7 +45,7 @@ async def test_an_end_answers_those_before_it_and_the_end_of_a_life_all() -> Non
     asked = waiting.round()
     waiting.reached(20)
     assert {end for end, each in ends.items() if each.done()} == {10, 20}
-    # Who has gone away is passed over.
+    # Cancelled calls are skipped.
     cancelled = waiting.round()
     cancelled.cancel()
     waiting.refuse(NotLeader(replica="a", log="t"))

@@ -1,4 +1,4 @@
-"""Followers that are ready to lead: what they derive of the log is what a rebuild finds."""
+"""Followers that are ready to lead: their derived state equals that of a rebuild."""
 
 import asyncio
 import errno
@@ -40,9 +40,9 @@ async def test_a_follower_that_takes_over_reads_no_more_than_what_was_committed_
     assert follower.derived.lead() == 2
     waiting = follower.derived.aside
     assert (len(waiting.delays), len(waiting.transactions)) == (50, 50)
-    # Nor were the half messages read again.
+    # The half messages were not read again either.
     assert waiting.transactions._halves._facts_ahead == {}
-    # A repeat is found, and what comes next is taken.
+    # A repeat is found, and the next batch is accepted.
     assert (await follower.send(1, 100, b"the last", b"of all")).runs[0].first_sequence == 100
     assert (await follower.send(1, 102, b"next")).runs[0].messages == 1
     for copy in (leader, follower):
@@ -64,7 +64,7 @@ async def test_a_follower_whose_clock_has_jumped_by_days_gives_up_no_open_transa
     follower.derived.lead()
     (half,) = follower.derived.aside.transactions._book
     assert half.abandon_at - wrong.monotonic_seconds() > 1000
-    # Nor is the idempotent producer forgotten.
+    # The idempotent producer is not lost either.
     assert (await follower.send(1, 1, b"two")).runs[0].messages == 1
     for copy in (leader, follower):
         copy.store.close()
@@ -81,7 +81,7 @@ async def test_what_was_copied_a_moment_ago_is_applied_as_it_was_checked(tmp_pat
     follower.copy_from(leader, middle)
     follower.copy_from(leader, 1 << 20)
     at = follower.store.log_min_offset
-    # Committed in part: what is not is not seen.
+    # Committed in part: the rest is not seen.
     follower.store.confirm(middle - 1)
     seen = follower.store.next_chunk(at, 1 << 20)
     assert (seen.checked, seen.next_offset < middle) == (False, True)
@@ -185,7 +185,7 @@ async def test_what_a_follower_knows_equals_a_rebuild_after_each_step_and_promis
     follower.derived.lead()
     assert len(follower.derived.aside.transactions) == len(halves)
     for body, (ending, half, outcome) in ended.items():
-        # A caller whose answer was lost asks the next leader.
+        # A caller whose reply was lost asks the next leader.
         assert await follower.end(half, ending) == outcome, body
     for half in halves.values():
         await follower.end(half, TransactionEnding.COMMITTED)
@@ -198,7 +198,7 @@ async def test_what_a_follower_knows_equals_a_rebuild_after_each_step_and_promis
     ]
     expected = sorted([*delayed, *halves, *committed])
     assert sorted(body for body in stored if not body.isdigit()) == expected
-    # A sender whose answer was lost asks the next leader too.
+    # A sender whose reply was lost asks the next leader too.
     for producer, batches in sent.items():
         first = sum(map(len, batches[:-1]))
         await follower.send(producer, first, *batches[-1])
