@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def no_objection() -> None:
-    """Default of `may_answer`: permits every reply."""
+    """Default of `check_may_answer`: permits every reply."""
 
 
 class ServerCall(MessageStream):
@@ -40,13 +40,13 @@ class ServerCall(MessageStream):
     Attributes:
         task: runs the servicer's coroutine after its first wait; None before.
         is_entered: the server and the connection have registered the call.
-        may_answer: called before a reply that the servicer sends itself, not by its return value
-            or generator, which the server's guard checks; raises if replies are refused now.
+        check_may_answer: called before a reply that the servicer sends itself; raises if replies
+            are refused now. The server's guard calls it before other replies.
     """
 
     __slots__ = (
-        "_code", "_deadline", "_details", "_metadata", "_timer", "_trailing", "has_begun",
-        "is_entered", "may_answer", "method", "task",
+        "_code", "_deadline", "_details", "_metadata", "_timer", "_trailing", "check_may_answer",
+        "has_begun", "is_entered", "method", "task",
     )  # fmt: skip
 
     connection: "ServerConnection"
@@ -70,7 +70,7 @@ class ServerCall(MessageStream):
         self._code: grpc.StatusCode | None = None
         self._details = ""
         self._trailing: Metadata = ()
-        self.may_answer: Callable[[], None] = no_objection
+        self.check_may_answer: Callable[[], None] = no_objection
 
     def replies_now(self) -> bool:
         """Return whether the event that is being handled is the only event of the connection's
@@ -189,22 +189,22 @@ class ServerCall(MessageStream):
         connection.wrote()
 
     async def send_all(
-        self, replies: AsyncIterator[Any], may_answer: Callable[[], None] | None = None
+        self, replies: AsyncIterator[Any], check_may_answer: Callable[[], None] | None = None
     ) -> None:
         """Send all replies of a server stream. Replies that are produced without waiting share a
         write.
 
         Args:
             replies: an asynchronous generator; it is closed at the end.
-            may_answer: called before each reply; raises if it is refused. None: no check.
+            check_may_answer: called before each reply; raises if it is refused. None: no check.
         """
         serialize = self.method.serialize
         connection = self.connection
         self.begin()
         async with aclosing(replies):  # type: ignore[type-var]
             async for reply in replies:
-                if may_answer is not None:
-                    may_answer()
+                if check_may_answer is not None:
+                    check_may_answer()
                 self.queue_message(reply if serialize is None else serialize(reply))
                 if self._is_pending or connection.is_choked:
                     await self.wait_room()
@@ -216,7 +216,7 @@ class ServerCall(MessageStream):
             data: complete replies, each with its gRPC prefix of five bytes.
             last: these are the last replies; the status OK is sent with them.
         """
-        self.may_answer()
+        self.check_may_answer()
         if self.is_closed or self.sent_last:
             return
         if last:

@@ -457,7 +457,7 @@ class Sent:
         self.replies: list[bytes] = []
         self.connection = SimpleNamespace(before_flush=asyncio.get_running_loop().call_soon)
 
-    def may_answer(self) -> None:
+    def check_may_answer(self) -> None:
         pass
 
     def queue_message(self, message: bytes) -> None:

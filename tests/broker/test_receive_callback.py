@@ -53,7 +53,7 @@ class Recipient:
         self.has_room = self.arrives_alone = True
         self.is_held = False
         self.left: list[bytes | bytearray] = []
-        # `may_answer` raises it after `asked_max` calls.
+        # `check_may_answer` raises it after `asked_max` calls.
         self.objection: RockoonError | None = None
         self.asked_max = 0
         self.failure: Exception | None = None
@@ -61,7 +61,7 @@ class Recipient:
     def replies_now(self) -> bool:
         return self.arrives_alone and self.has_room
 
-    def may_answer(self) -> None:
+    def check_may_answer(self) -> None:
         self.asked_max -= 1
         if self.objection is not None and self.asked_max < 0:
             raise self.objection

@@ -43,7 +43,7 @@ class Process:
         self.live.replace([request.setting], self.live.revision + 1)
         return self.live.revision
 
-    def may_answer(self) -> None:
+    def check_may_answer(self) -> None:
         if self.refusals:
             self.refusals -= 1
             raise NotReady(service="the broker", reason="it waits for the access keys")
@@ -72,7 +72,7 @@ async def served(fake: FakeCluster, **processes: Process) -> AsyncIterator[rocko
                 register,
                 [],
                 drain=AT_ONCE,
-                may_answer=process.may_answer,
+                check_may_answer=process.check_may_answer,
             )
             await opened.enter_async_context(server)
             fake.nameserver.put_node(BROKER, name, server.address)

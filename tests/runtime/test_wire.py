@@ -126,7 +126,7 @@ async def test_what_may_not_be_answered_is_not_done_and_methods_may_take_bytes_a
     objections: list[NotReady] = []
     contexts: list[Any] = []
 
-    def may_answer() -> None:
+    def check_may_answer() -> None:
         if objections:
             raise objections[0]
 
@@ -155,7 +155,13 @@ async def test_what_may_not_be_answered_is_not_done_and_methods_may_take_bytes_a
         server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("Raw", methods)])
 
     server = GrpcServer(
-        "sample", "test", "127.0.0.1:0", register, ("Raw",), drain=AT_ONCE, may_answer=may_answer
+        "sample",
+        "test",
+        "127.0.0.1:0",
+        register,
+        ("Raw",),
+        drain=AT_ONCE,
+        check_may_answer=check_may_answer,
     )
     async with server, aio.insecure_channel(server.address) as channel:
         await server.set_serving(True)
@@ -172,7 +178,7 @@ async def test_what_may_not_be_answered_is_not_done_and_methods_may_take_bytes_a
             await open_stream.read()
         # Who passes the guard by asks for himself.
         with pytest.raises(NotReady):
-            contexts[0].may_answer()
+            contexts[0].check_may_answer()
         assert done == [b"one", b"two"]
         for request in (b"lost meanwhile", b"lost meanwhile, and wrong"):
             objections.clear()

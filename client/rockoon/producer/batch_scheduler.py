@@ -31,8 +31,9 @@ from rockoon_core.message_queue import MessageQueue
 # at a time; a message of this size occupies the loop for a millisecond.
 SHIPMENT_BYTES_MAX = 1 << 20
 # A batch costs producer and broker about fifty microseconds of CPU, however few messages it has.
-# After a request, batches that may linger wait this long for each of its batches. So a producer
-# with a thousand queues fills its batches; with a few queues the pause is too short to matter.
+# After a request, batches that may linger pause for this time, multiplied by the number of batches
+# in the request. So a producer with a thousand queues fills its batches; with a few queues the
+# pause is too short to matter.
 PAUSE_SECONDS_PER_BATCH = 200e-6
 PAUSE_SECONDS_MAX = 0.2
 
@@ -88,7 +89,8 @@ class BrokerSlots:
         # assigned so far.
         self.shipment: Shipment | None = None
         self.batches = 0
-        # Until this time (seconds) no batch that no task awaits and that is not full is sent.
+        # End of the pause after a request (seconds). During the pause only batches that are full or
+        # awaited are sent.
         self.pause_end = 0.0
         self.is_live = False
         # After a failure: the time of the next attempt (seconds), and the error.

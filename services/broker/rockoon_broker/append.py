@@ -100,7 +100,8 @@ class AppendResult:
 
 
 GroupedBatch = tuple[AppendBatch, list[AppendResult | None], int]
-"""A batch of a group, the results of its sender, and the index of its result there."""
+"""A batch of a group, the results of its shipment (the batches of one gRPC message), and the index
+of its result there."""
 
 
 class Appends:
@@ -114,7 +115,7 @@ class Appends:
         waits_for_sync: acknowledgements wait for a sync (flush = sync).
         arrived: called for each queue with new visible messages.
         store_changed: rung for each append, before readers see the batch.
-        may_append: called right before each append; raises if appends are not allowed now.
+        check_may_append: called right before each append; raises if appends are not allowed now.
 
     Attributes:
         after_confirmed: functions that `confirmed` calls after it has replied to all waiting
@@ -131,7 +132,7 @@ class Appends:
         waits_for_sync: bool,
         arrived: Callable[[QueueKey], None],
         store_changed: Bell,
-        may_append: Callable[[], None] = lambda: None,
+        check_may_append: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self.use_limits(limits)
@@ -142,7 +143,7 @@ class Appends:
         self._store_host = encode_host(*store.settings.store_host)
         self._arrived = arrived
         self._store_changed = store_changed
-        self._may_append = may_append
+        self._check_may_append = check_may_append
         # Batches that wait for their commit: end offset, future, time of the append in seconds.
         self._pending: deque[tuple[int, Durability, float]] = deque()
         self._loop = asyncio.get_running_loop()
@@ -176,7 +177,7 @@ class Appends:
         while True:
             # After each wait: the topic may be deleted now.
             check()
-            self._may_append()
+            self._check_may_append()
             try:
                 if batch.sequenced is not None:
                     return self._append_sequenced(batch.sequenced, batch)
@@ -194,8 +195,8 @@ class Appends:
         `append` finds out whether the second is a repeat.
 
         Args:
-            group: batches to writable queues, in the order of arrival. Each sender gets its own
-                `Durability`, so that a cancelled sender does not cancel another one's.
+            group: batches to writable queues, in the order of arrival. Each shipment gets its own
+                `Durability`: if its stream is cancelled, the other shipments still get theirs.
         """
         if self._failure is not None:
             return
@@ -203,7 +204,7 @@ class Appends:
         fit: list[GroupedBatch] = []
         batches: list[AppendBatch] = []
         try:
-            self._may_append()
+            self._check_may_append()
             now_ms = self.store_clock.now_ms()
             for each in group:
                 batch = each[0]
@@ -232,7 +233,7 @@ class Appends:
             return
         self._store_changed.ring()
         is_durable = self._confirm_if_synced(end, count)
-        # By the id of the sender's result list.
+        # By the id of the shipment's result list.
         waits: dict[int, Durability] = {}
         for (batch, results, index), where in zip(fit, appended, strict=True):
             if where is None:
@@ -272,7 +273,7 @@ class Appends:
             NotEnoughReplicas, StoreNotWritable: retriable; nothing was appended.
             RockoonError: not retriable.
         """
-        self._may_append()
+        self._check_may_append()
         try:
             appended = self._append_now(self._store.change_topics, change)
         except store_errors.BatchTooLarge as failure:

@@ -188,7 +188,7 @@ class Broker:
         clock: Clock,
         disk: Disk,
         recovery_seconds: float,
-        may_append: Callable[[], None] = lambda: None,
+        check_may_append: Callable[[], None] = lambda: None,
     ) -> None:
         self.settings = settings
         self.store = store
@@ -220,7 +220,7 @@ class Broker:
             waits_for_sync=settings.flush == "sync",
             arrived=self.arrived,
             store_changed=self.store_changed,
-            may_append=may_append,
+            check_may_append=check_may_append,
         )
         self.pulls = Pulls(store, self.waiting, clock)
         self.pending = PendingMessages(
@@ -363,11 +363,11 @@ class Broker:
         clock: Clock,
         disk: Disk,
         recovery_seconds: float = 0.0,
-        may_append: Callable[[], None] = lambda: None,
+        check_may_append: Callable[[], None] = lambda: None,
     ) -> "Broker":
         """Return a broker for an open store, with its snapshots loaded. It does not lead yet.
 
-        For `may_append` see `Appends`, for the other arguments `open`.
+        For `check_may_append` see `Appends`, for the other arguments `open`.
         """
         config = settings.store_path / CONFIG_DIRECTORY
         begin = partial(SequenceMemory.begin, store, config, disk, clock)
@@ -381,7 +381,7 @@ class Broker:
             clock,
             disk,
             recovery_seconds,
-            may_append,
+            check_may_append,
         )
         if store.keeps_all_files:
             log.warning("%s", KEEPS_ALL_FILES)
@@ -472,25 +472,25 @@ class Broker:
         return result
 
     def append_group(
-        self, messages: Sequence[Sequence[RoutedBatch]]
+        self, shipments: Sequence[Sequence[RoutedBatch]]
     ) -> list[list[AppendResult | None]]:
         """Append the clients' batches that need not wait, by one write.
 
         Args:
-            messages: the batches of each sender.
+            shipments: the batches of each gRPC message.
 
         Returns:
-            The results of each message's batches. None: not written; call `append`, which waits or
+            The results of each shipment's batches. None: not written; call `append`, which waits or
             raises the reason.
         """
         topics = self.topics
         served, revision = topics.table.topics, topics.table.revision
         results: list[list[AppendResult | None]] = []
         group: list[GroupedBatch] = []
-        for batches in messages:
+        for batches in shipments:
             own: list[AppendResult | None] = [None] * len(batches)
             results.append(own)
-            # If a message has several batches of one queue, `append` writes them in their order.
+            # If a shipment has several batches of one queue, `append` writes them in their order.
             count_of = Counter([each.queue for each, _ in batches]) if len(batches) > 1 else None
             for index, (batch, route_revision) in enumerate(batches):
                 topic = served.get(batch.topic)

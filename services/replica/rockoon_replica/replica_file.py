@@ -41,7 +41,8 @@ assert ACKNOWLEDGED_BYTES == 12
 
 class AcknowledgedEnd:
     """File with the acknowledged end of a replica: the position up to which it has acknowledged
-    records to its leader. A leader writes the position up to which it counts its own copy.
+    records to its leader. A leader writes the position up to which its own copy counts for the
+    quorum.
 
     A log that ends below it has lost acknowledged records, even if its end looks like an incomplete
     write. The file is written before each acknowledgement and not synced: it survives a killed

@@ -146,7 +146,7 @@ class ErrorTableGuard:
         cluster: callers that name another cluster are refused.
         calls: the times of calls with one request and one answer are added to it.
         gate: refuses calls; None lets every call pass.
-        may_answer: called before a call begins and before each response; raises the refusal.
+        check_may_answer: called before a call begins and before each response; raises the refusal.
         internal: paths of the methods that only the cluster's own services call. A connection with
             such a call does not wait behind connections of clients.
 
@@ -161,14 +161,14 @@ class ErrorTableGuard:
         cluster: str,
         calls: CallTimes,
         gate: Gate | None = None,
-        may_answer: Callable[[], None] = no_objection,
+        check_may_answer: Callable[[], None] = no_objection,
         internal: Collection[str] = (),
     ) -> None:
         self._service = service
         self._cluster = cluster
         self._calls = calls
         self._gate = gate
-        self._may_answer = may_answer
+        self._check_may_answer = check_may_answer
         self._internal = frozenset(internal)
         self._unguarded = "/grpc." if gate is None else HEALTH
         self.last_call = float("-inf")
@@ -211,11 +211,11 @@ class ErrorTableGuard:
 
     def _checked(self, parse: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
         """Return a deserialiser of a stream's requests. The stream ends before the first request
-        that cannot be parsed, or that arrives when `may_answer` raises."""
-        may_answer = self._may_answer
+        that cannot be parsed, or that arrives when `check_may_answer` raises."""
+        check_may_answer = self._check_may_answer
 
         def checked(raw: bytes) -> Any:
-            may_answer()
+            check_may_answer()
             try:
                 return raw if parse is None else parse(raw)
             except DecodeError as failure:
@@ -227,10 +227,12 @@ class ErrorTableGuard:
         """Return a coroutine function that sends the responses of a method with a stream of
         responses."""
 
-        may_answer = None if self._may_answer is no_objection else self._may_answer
+        check_may_answer = (
+            None if self._check_may_answer is no_objection else self._check_may_answer
+        )
 
         async def send(request: Any, context: ServerCall) -> None:
-            await context.send_all(behaviour(request, context), may_answer)
+            await context.send_all(behaviour(request, context), check_may_answer)
 
         return send
 
@@ -241,7 +243,7 @@ class ErrorTableGuard:
                 if value != self._cluster:
                     raise WrongCluster(cluster=self._cluster, wanted=str(value))
                 break
-        self._may_answer()
+        self._check_may_answer()
         if path in self._internal:
             # Without access keys any caller can call an internal method.
             context.connection.mark_internal(is_trusted=self._gate is not None)
@@ -256,14 +258,14 @@ class ErrorTableGuard:
             self.last_call = time.monotonic()
             try:
                 self._check_call(path, context)
-                context.may_answer = self._may_answer
+                context.check_may_answer = self._check_may_answer
                 if parse is not None:
                     try:
                         request = parse(request)
                     except DecodeError as failure:
                         raise invalid(failure) from failure
                 reply = await behaviour(request, context)
-                self._may_answer()
+                self._check_may_answer()
             except RockoonError as error:
                 await abort(context, self._overruled(error))
             except aio.AbortError:
@@ -282,7 +284,7 @@ class ErrorTableGuard:
         """Like `_guarded`, for a method with one request and one response; also records the
         duration of each call. It creates no object per call."""
         name = method_name(path)
-        check_call, may_answer, calls = self._check_call, self._may_answer, self._calls
+        check_call, check_may_answer, calls = self._check_call, self._check_may_answer, self._calls
         times = partial(calls.record_request, name)
 
         async def guarded(request: Any, context: Any) -> Any:
@@ -299,7 +301,7 @@ class ErrorTableGuard:
                     reply = await behaviour(request, context)
                 else:
                     reply = await self._traced(path, behaviour, context)(request, context)
-                may_answer()
+                check_may_answer()
             except RockoonError as error:
                 overruled = self._overruled(error)
                 times(request, overruled.name.lower(), time.monotonic() - began)
@@ -329,10 +331,10 @@ class ErrorTableGuard:
         return behaviour
 
     def _overruled(self, error: RockoonError) -> RockoonError:
-        """Return the error to send: the given one, or the refusal of `may_answer`, which also
+        """Return the error to send: the given one, or the refusal of `check_may_answer`, which also
         refuses errors as responses."""
         try:
-            self._may_answer()
+            self._check_may_answer()
         except RockoonError as refusal:
             return refusal
         return error

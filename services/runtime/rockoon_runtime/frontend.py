@@ -200,7 +200,7 @@ class Frontend:
     opens files or ports.
 
     Args:
-        may_answer: see `GrpcServer`.
+        check_may_answer: see `GrpcServer`.
 
     Raises:
         SettingsError: a certificate or a cluster secret is not valid.
@@ -218,7 +218,7 @@ class Frontend:
         service: str,
         settings: ServiceSettings,
         rules: Rules,
-        may_answer: Callable[[], None] = no_objection,
+        check_may_answer: Callable[[], None] = no_objection,
     ) -> None:
         self._service = service
         self._settings = settings
@@ -226,7 +226,7 @@ class Frontend:
         self.credentials = cluster_credentials(settings)
         self.gate = access_gate(settings, self.credentials, rules)
         self.calls = CallTimes()
-        self._may_answer = may_answer
+        self._check_may_answer = check_may_answer
         self._internal = [path for path, rule in rules.items() if rule.services_only]
         self._addresses = settings.addresses()
         # Each server, and the maximum size of its messages.
@@ -314,7 +314,7 @@ class Frontend:
             health_listen="" if also_listen else settings.tls_health_listen,
             calls=self.calls,
             gate=None if own_access else self.gate,
-            may_answer=self._may_answer,
+            check_may_answer=self._check_may_answer,
             internal=self._internal,
             kept=kept,
             reuse_port=reuse_port,

@@ -205,8 +205,8 @@ class GrpcServer:
         health_listen: with TLS, "host:port" of a health listener without TLS; empty for none.
         calls: records the duration of each call.
         gate: refuses calls; None permits every call.
-        may_answer: called before each response, also of streams; raises the error that the caller
-            receives instead. Health checks do not call it.
+        check_may_answer: called before each response, also of streams; raises the error that the
+            caller receives instead. Health checks do not call it.
         internal: paths of methods that only the cluster's own services call; their connections do
             not wait behind those of clients.
         kept: names of further headers that servicers read; None keeps all headers.
@@ -236,7 +236,7 @@ class GrpcServer:
         health_listen: str = "",
         calls: CallTimes | None = None,
         gate: Gate | None = None,
-        may_answer: Callable[[], None] = no_objection,
+        check_may_answer: Callable[[], None] = no_objection,
         internal: Collection[str] = (),
         kept: Sequence[str] | None = None,
         reuse_port: bool = False,
@@ -252,7 +252,7 @@ class GrpcServer:
         self._drain: Drain | None = None
         self._health = Health(self._service_names)
         self._guard_of_calls = ErrorTableGuard(
-            service, cluster, calls or CallTimes(), gate, may_answer, internal
+            service, cluster, calls or CallTimes(), gate, check_may_answer, internal
         )
         self._calls_max = calls_max
         self._server = Server(

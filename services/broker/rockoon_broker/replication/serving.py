@@ -447,7 +447,7 @@ class BrokerCopy:
             self._log.store.retain_from = min_offset
 
     async def _make_broker(self, replica: Replica, store: Store) -> Broker:
-        def may_append() -> None:
+        def check_may_append() -> None:
             if not replica.appends_allowed:
                 needed = replica.state.config.quorum if replica.state is not None else 0
                 raise NotEnoughReplicas(connected="too few", log=self._settings.name, needed=needed)
@@ -460,7 +460,7 @@ class BrokerCopy:
             self._nameservers,
             self._clock,
             self._disk,
-            may_append=may_append,
+            check_may_append=check_may_append,
         )
 
         def on_damage(damage: StoreDamaged) -> None:

@@ -45,11 +45,11 @@ from rockoon_runtime.error_guard import SUCCESS, Call, CallTimes
 
 log = logging.getLogger(__name__)
 
-# Messages of a stream without a reply.
+# Maximum of messages without a reply, per stream.
 UNANSWERED_MAX = 64
-# Topics of a stream that the broker reports for its producer.
+# Maximum of topics that the broker reports for the producer of a stream.
 TOPICS_MAX = 64
-# Batches of one message. Each blocks the loop for about ten microseconds.
+# Maximum of batches in one message. Each blocks the loop for about ten microseconds.
 BATCHES_MAX = 256
 # Limits of a group. In a larger group, the first message would wait longer for the group than a
 # separate write of this message takes.
@@ -73,14 +73,15 @@ cancelled with its stream, or a callback, which must not raise."""
 
 
 class AppendCall(Protocol):
-    """The call of a producer; a `ServerCall`."""
+    """The methods of a producer's call that an append stream uses; see `ServerCall`, which
+    implements them."""
 
     @property
     def has_room(self) -> bool: ...
 
     def replies_now(self) -> bool: ...
 
-    def may_answer(self) -> None: ...
+    def check_may_answer(self) -> None: ...
 
     def queue_message(self, message: bytes) -> None: ...
 
@@ -242,7 +243,7 @@ class GroupAppends:
 
 
 class AppendStreamCall:
-    """One AppendStream call: its requests without a reply.
+    """One AppendStream call: reads its requests, appends their batches, and yields the replies.
 
     Args:
         groups: appends batches that can share a write with those of other streams.
@@ -275,8 +276,8 @@ class AppendStreamCall:
         self._calls = calls
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        # Outcomes of messages and their times of arrival, from `read` and `on_message` to
-        # `answers`. Bounded by UNANSWERED_MAX.
+        # Outcomes of messages and their times of arrival. `read` and `on_message` add them, and
+        # `answers` removes them. Bounded by UNANSWERED_MAX.
         self._outcomes: deque[tuple[list[tuple[int, Outcome]], float]] = deque()
         # Messages without a reply.
         self._unanswered = 0
@@ -296,7 +297,8 @@ class AppendStreamCall:
         self._grouped: tuple[bytes, int, AppendCall, float] | None = None
         # `answers` has ended with the call: no reply can be sent.
         self._is_closed = False
-        # The next message of `read` goes the general path: `on_message` has tried the group append.
+        # The general path appends the next message of `read`: `on_message` has found that the group
+        # append cannot.
         self._skips_group = False
 
     def on_message(self, message: bytes, sender: AppendCall) -> bool:
@@ -318,7 +320,7 @@ class AppendStreamCall:
             return False
         try:
             request = append_request(message)
-            sender.may_answer()
+            sender.check_may_answer()
         except (DecodeError, RockoonError):
             return False
         if request.more:
@@ -476,7 +478,7 @@ class AppendStreamCall:
     ) -> Outcome | None:
         """Send a reply; return None, or the outcome that `answers` must report instead."""
         try:
-            sender.may_answer()
+            sender.check_may_answer()
             made = None
             if (
                 not self._batches_max

@@ -357,7 +357,7 @@ class PullStreamCall:
         try:
             if self._caller is not None:
                 self._caller.require_open()
-            reader.may_answer()
+            reader.check_may_answer()
         except RockoonError:
             # `answers` gets the same error, and raises it in the call.
             self._wanted.set()

@@ -70,7 +70,8 @@ class Appender:
     Args:
         settings: the store's settings.
         log, queues: open.
-        runs: gets the time of each batch; decides when store times must decrease.
+        runs: gets the time of each batch. If the clock was set back far enough, it decides that the
+            next store time is earlier than the last.
         points: recovery points. Before store times decrease, a checkpoint with earlier times must
             be on the disk. A start trusts the checkpoint: if its times were later than the new
             records, the start would treat these records as durable.

@@ -92,7 +92,7 @@ class JournalLog:
         # Rest of the state that a leader is writing to a new file.
         self._state: Iterator[bytes] | None = None
         self._state_after = 0.0
-        # Number of cuts. A sync that started before a cut does not count.
+        # Number of cuts. A sync that started before a cut does not raise the durable end.
         self._cuts = 0
         # Since the start of the process.
         self.appended_batches = self.syncs = 0

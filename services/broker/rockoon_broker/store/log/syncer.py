@@ -45,7 +45,7 @@ from rockoon_format.checkpoint import Checkpoint
 from rockoon_format.recovery_point import RecoveryPoint
 
 SHORT_SECONDS_MAX = 0.001
-"""Limit of a short sync in seconds; a longer sync counts as a delay of the owner."""
+"""Limit of a short sync in seconds. A longer sync on the owner's thread counts as its delay."""
 IN_A_ROW = 4
 """Number of consecutive short syncs after which the next one is expected to be short."""
 REDUCTION_SECONDS = 50e-6

@@ -32,7 +32,7 @@ class Undispatched(NamedTuple):
     """A batch in the log whose entries are not in its ConsumeQueue yet."""
 
     queue: ConsumeQueue | None
-    """None if its topic was deleted: it has no entries, but its offset and time count."""
+    """None if its topic was deleted: dispatch advances its end, but adds no entries."""
     first_queue_offset: int
     entries: bytes
     end_offset: int
