@@ -27,7 +27,7 @@ POLL_SECONDS = 0.005
 
 
 class Cluster:
-    """What a scenario works with."""
+    """Objects and calls of a scenario."""
 
     def __init__(self, directory: Path) -> None:
         self.nameserver = FakeNameserver()
@@ -47,7 +47,7 @@ class Cluster:
             "listen": "127.0.0.1:0",
             "nameservers": (self.nameserver.listen,),
             "store_path": self.store_path,
-            # What comes is waited for, however long it takes here.
+            # Replies are awaited, however long they take on this machine.
             "broker_timeout_seconds": DEADLINE_SECONDS,
             "route_wait_seconds": DEADLINE_SECONDS,
         }
@@ -123,7 +123,7 @@ class Cluster:
             await self.nameserver.CreateGroup(ns.CreateGroupRequest(config=wanted), None)
 
     def more_queues(self, queues: int) -> ns.UpdateTopicRequest:
-        """A request for queues more, whose messages are there already."""
+        """Return a request for a number of queues that already have messages."""
         placement = ns.Placement(broker=self.broker.name, queues=queues)
         return ns.UpdateTopicRequest(name=TOPIC, add=[placement])
 
@@ -188,7 +188,7 @@ class Cluster:
         return pb.QueueRef(topic=topic, broker=broker or self.broker.name, queue_id=queue_id)
 
     async def until(self, condition: Callable[[], Any], seconds: float = DEADLINE_SECONDS) -> None:
-        """Wait for something another task brings about; `condition` may return an awaitable."""
+        """Wait for an effect of another task; `condition` may return an awaitable."""
         async with asyncio.timeout(seconds):
             while True:
                 found = condition()
@@ -199,7 +199,7 @@ class Cluster:
                 await asyncio.sleep(POLL_SECONDS)
 
     async def until_revision(self) -> None:
-        """Wait until the service knows the routes of now: an unknown topic is then unknown."""
+        """Wait until the service has the current routes: an unknown topic is then unknown."""
         reply = await self.stub.Resolve(
             pb.ResolveRequest(
                 group=GROUP,
@@ -217,9 +217,10 @@ async def running(
     disk: Disk | None = None,
     quiet_seconds: float = QUIET_SECONDS,
 ) -> AsyncIterator[str]:
-    """A service in this loop; gives its address when it is ready.
+    """Run a service in this loop; yield its address when it is ready.
 
-    What `serve` raises is raised, and why it stopped by itself before it was ready.
+    Exceptions of `serve` are raised, and so is the reason if it stopped by itself before it was
+    ready.
     """
     address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 

@@ -25,6 +25,6 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 @pytest.fixture
 async def receiver(cluster: Cluster) -> Receiver:
-    """Of group `billing`; queue 0 of topic `orders` has ten messages."""
+    """A member of group `billing`; queue 0 of topic `orders` has ten messages."""
     cluster.broker.queue(TOPIC).append(10)
     return Receiver(cluster)

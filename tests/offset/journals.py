@@ -21,7 +21,7 @@ from support.journal_logs import change
 
 
 class FaultyDisk(Disk):
-    """Fails at the n-th call of a kind; a failing write leaves a part behind."""
+    """Fails at the n-th call of a kind; a failed write leaves a part of its bytes."""
 
     def __init__(self, call: str, at: int) -> None:
         self._call = call
@@ -78,7 +78,7 @@ def numbers(ledger: Ledger) -> list[int]:
 
 
 def found(root: Path) -> list[int]:
-    """What the next start finds; the store stays as it is."""
+    """Return the state after the next start; the store does not change."""
     with tempfile.TemporaryDirectory() as place:
         directory = shutil.copytree(root / "journal", Path(place) / "journal")
         synced = AcknowledgedEnd(root, Disk()).end
@@ -93,7 +93,7 @@ def newest(root: Path) -> Path:
 
 
 def frame_after(path: Path, group_numbers: Iterable[int]) -> bytes:
-    """What a store would write next into this first file, which it has synced."""
+    """Return the next write of a store to this first file, which it has synced."""
     end = path.stat().st_size - frames.FILE_HEADER_BYTES
     ledger = Ledger()
     records = [each for number in group_numbers for each in change(ledger, f"g{number}", number)]

@@ -1,4 +1,4 @@
-"""A receiver of a group, message by message, as a scenario works with it."""
+"""A receiver of a group, message by message, for scenarios."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ HOUR_MS = 3_600_000
 
 
 class Receiver:
-    """A receiver of the group, and what it got last."""
+    """A receiver of the group, and its last acquired messages."""
 
     def __init__(self, cluster: Cluster, **wanted: Any) -> None:
         self._cluster = cluster
@@ -31,7 +31,7 @@ class Receiver:
 
     @property
     def stub(self) -> Any:
-        # Of the address of now: the service may have been started again.
+        # At the current address: the service may have been started again.
         return InFlightServiceStub(self._cluster.channel)
 
     def reach(self, queue_id: int = 0, topic: str = TOPIC, **more: Any) -> pb.QueueReach:
@@ -40,7 +40,7 @@ class Receiver:
         return pb.QueueReach(queue=self._cluster.ref(queue_id, topic), **said)
 
     async def acquire(self, *reaches: pb.QueueReach, **wanted: Any) -> list[Any]:
-        """(queue, attempt, offsets) of each acquisition."""
+        """Return (queue, attempt, offsets) of each acquisition."""
         wish = pb.Wanted(queues=reaches or [self.reach()], **{**self._wanted, **wanted})
         request = pb.AcquireRequest(wanted=[wish], route_revision=self._cluster.nameserver.revision)
         (self.granted,) = (await self.stub.Acquire(request)).granted
@@ -50,7 +50,7 @@ class Receiver:
         ]
 
     def delivered(self, *offsets: int, of: int = 0) -> pb.GroupDelivered:
-        """Some messages of an acquisition; all of them where none is named."""
+        """Return some messages of an acquisition; all of them if none is named."""
         got = self.granted.acquired[of]
         wanted = offsets or offsets_of(got.first_offset, got.offsets)
         mask = sum(1 << (offset - got.first_offset) for offset in wanted)
@@ -63,7 +63,7 @@ class Receiver:
         return pb.GroupDelivered(group=self._wanted["group"], delivered=delivered)
 
     async def acknowledge(self, *entries: pb.GroupDelivered) -> list[list[int]]:
-        """Refused offsets of each entry."""
+        """Return the refused offsets of each entry."""
         entries = entries or tuple(
             self.delivered(of=number) for number in range(len(self.granted.acquired))
         )

@@ -1,4 +1,4 @@
-"""Nonsense is refused by name, and nothing of it is stored or told to anybody."""
+"""Invalid requests are refused with the name of the field, and change nothing."""
 
 from typing import Any
 

@@ -1,4 +1,5 @@
-"""Questions to brokers whose channels close meanwhile: those of a leader that leads no longer."""
+"""Calls to brokers whose channels close in the meantime, of a leader that does not lead any
+more."""
 
 import asyncio
 

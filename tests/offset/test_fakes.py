@@ -1,4 +1,4 @@
-"""The fakes that the other tests here trust, held against what they stand for."""
+"""The fakes that other tests use, compared with the real services."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -36,7 +36,7 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
 async def nameserver(
     request: pytest.FixtureRequest, etcd: EtcdServer, tmp_path: Path
 ) -> AsyncIterator[Any]:
-    """A stub to a nameserver of either kind, with one broker registered."""
+    """Return a stub to a nameserver of either kind, with one broker registered."""
     if request.param == "fake":
         async with FakeNameserver() as fake, aio.insecure_channel(fake.address) as channel:
             yield await with_broker(NameServerStub(channel))
@@ -72,7 +72,7 @@ async def refused(call: Any) -> int:
 
 
 async def told(watch: Any, revision: int) -> list[ns.RouteUpdate]:
-    """Updates up to a revision."""
+    """Return the updates up to a revision."""
     updates: list[ns.RouteUpdate] = []
     async with asyncio.timeout(DEADLINE_SECONDS):
         while not updates or updates[-1].revision < revision:
@@ -169,7 +169,7 @@ async def test_deletions_are_noted_for_who_was_away_as_for_who_follows(nameserve
     known = await nameserver.CreateGroup(ns.CreateGroupRequest(config=config))
     topic_gone = (await nameserver.DeleteTopic(ns.DeleteTopicRequest(name="orders"))).revision
     group_gone = (await nameserver.DeleteGroup(ns.DeleteGroupRequest(name="billing"))).revision
-    # Created again, as it is told in one with the deletion.
+    # Created again; the update has this together with the deletion.
     last = (await nameserver.CreateTopic(placed("orders"))).revision
     expected = {
         ("orders", "", topic_gone),
@@ -189,7 +189,7 @@ async def test_deletions_are_noted_for_who_was_away_as_for_who_follows(nameserve
         assert {update.deletions_since for update in updates} < set(range(1, known.revision))
         histories |= {update.history for update in updates}
     (history,) = histories
-    # What is held of another history is replaced, however new it is.
+    # State of another history is replaced, even if it is newer.
     request = ns.WatchRoutesRequest(after_revision=last, history=history + 1)
     (update,) = await told(nameserver.WatchRoutes(request), last)
     assert update.snapshot
@@ -211,7 +211,7 @@ async def test_who_has_seen_a_revision_that_etcd_lacks_is_told_that_it_went_back
 
 
 async def test_the_fake_tells_what_changes_while_its_snapshot_is_on_the_way() -> None:
-    # It goes on after the snapshot only when it is asked for more, as when a reader is quick.
+    # It continues after the snapshot only on the next read, as with a fast reader.
     fake = FakeNameserver()
     watch = aiter(fake.WatchRoutes(ns.WatchRoutesRequest(), None))
     assert not (await anext(watch)).topics

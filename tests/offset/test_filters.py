@@ -1,4 +1,4 @@
-"""Readers of one group with different filters are warned of, shown, and forgotten later."""
+"""Readers of one group with different filters cause a warning; they are listed, and expire."""
 
 import asyncio
 import logging

@@ -1,4 +1,5 @@
-"""The offset service's disk is full: changes are refused, and it goes on by itself later."""
+"""The offset service's disk is full: it refuses changes, and accepts them later without an
+operator."""
 
 import asyncio
 import contextlib
@@ -28,8 +29,8 @@ from support.eventually import answered, eventually
 
 
 class FullDisk(Disk):
-    """A file system with so much room for the files of one directory; a file is as large as its
-    last byte says."""
+    """A file system with limited space for the files of one directory; the size of a file is the
+    end of its last byte."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -37,7 +38,7 @@ class FullDisk(Disk):
         self.room_bytes: float = float("inf")
 
     def fill(self) -> None:
-        """Leave no room at all."""
+        """Leave no space."""
         self.room_bytes = self._used_bytes()
 
     def _used_bytes(self) -> int:
@@ -132,7 +133,7 @@ async def test_what_not_even_the_reserve_takes_waits_until_there_is_room(tmp_pat
 async def test_a_stop_on_a_full_disk_leaves_out_what_nobody_was_told_of_and_all_behind_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Later records may make no sense without those before them."""
+    """Later records may be invalid without the earlier ones."""
     disk = full_disk(tmp_path)
     store = opened(tmp_path, disk)
     put(store, range(3))
@@ -173,7 +174,7 @@ async def test_a_file_or_a_state_without_room_ends_nothing_and_comes_later(
     await store.durable()
     await eventually(lambda: not store._is_writing_state)
     disk.fill()
-    # As much as the next change needs.
+    # Space for the next change only.
     disk.room_bytes += room_bytes + 500
     number = 50
     while not is_refused(store):
@@ -284,7 +285,7 @@ async def test_commits_are_refused_while_the_disk_is_full_and_taken_again_withou
         last = await refusal(3)
         assert last in ("", "STORE_NOT_WRITABLE")
         assert await refusal(4) == "STORE_NOT_WRITABLE"
-        # Who only looks is answered, and so is a member that is known.
+        # Reads get replies, and so do heartbeats of known members.
         (progress,) = (await stub.ListProgress(pb.ListProgressRequest())).progress
         assert progress.offset in ((0, 3) if last else (3,))
         disk.room_bytes += 1_000_000
@@ -315,7 +316,7 @@ async def test_the_exported_file_waits_for_room_as_well(cluster: Cluster) -> Non
                 return False
             return True
 
-        # Not even what is kept in reserve is left: what is taken is held up.
+        # The reserve is used up too: further changes wait.
         disk.room_bytes = 0
         assert not await is_stored(3)
         exported = settings.store_path / "config" / cluster.broker.name / "consumerOffset.json"

@@ -1,4 +1,4 @@
-"""Members of groups, and those who watch them."""
+"""Members of groups, and watchers of the members."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -69,14 +69,14 @@ def test_a_second_process_with_the_same_id_is_refused_while_the_first_lives() ->
         members.heartbeat("g", member("a", "i2"), 5 * SECOND, 0)
     assert not members.leave("g", "a", "i2")
     assert names(members) == ["a"]
-    # Dead, though nobody has counted it out yet.
+    # Its lease has expired, but it is not removed yet.
     assert members.heartbeat("g", member("a", "i2"), 10 * SECOND, 0)
 
 
 def test_leases_from_before_a_restart_begin_when_members_can_find_the_service_again() -> None:
     members = Membership(10 * SECOND, starts=2)
     members.restore([MembersChanged("g", (member("a"), member("b")))], 0)
-    # It waits to be in the routes.
+    # It waits until it is in the routes.
     assert members.expire(1000 * SECOND) == []
     members.heartbeat("g", member("b"), 1000 * SECOND, 0)
     members.open(1001 * SECOND)
@@ -176,7 +176,7 @@ async def test_watchers_see_a_member_fall_silent(cluster: Cluster) -> None:
         while True:
             await heartbeat(cluster, "a")
 
-    # Until a watcher has seen it: on a busy machine one heartbeat is over before anybody looks.
+    # Until a watcher has seen it: on a busy machine the lease may expire before any other call.
     async with asyncio.TaskGroup() as tasks:
         beating = tasks.create_task(be_there())
         await event_with(events, lambda event: ids(event) == ["a"])
@@ -238,7 +238,7 @@ async def test_members_are_told_at_once_when_their_group_is_paused_and_resumed(
     await cluster.set_group(consume_disabled=True)
     await event_with(events, lambda event: event.consume_disabled)
     assert (await heartbeat(cluster, "a")).consume_disabled
-    # Who is no member hears of it too, and stores what it has read.
+    # A reader without membership is notified too, and stores its progress.
     committed = await cluster.stub.Commit(pb.CommitRequest(group=GROUP))
     assert committed.consume_disabled
     await cluster.set_group()
@@ -256,8 +256,8 @@ async def test_deleting_a_group_ends_its_members(cluster: Cluster, deletion: str
     if deletion == "missed":
         await cluster.start_service()
     await cluster.until(lambda: has_no_members(cluster))
-    # Both still run, with a watch that broke: their next heartbeats tell them, each as often as it
-    # asks, also when the group was created again meanwhile.
+    # Both still run, with a broken watch: their next heartbeats report it, at the interval of each
+    # member, also if the group was created again in the meantime.
     await cluster.set_group()
     await cluster.until_revision()
     for name in ("a", "a", "b"):
@@ -265,7 +265,7 @@ async def test_deleting_a_group_ends_its_members(cluster: Cluster, deletion: str
             await heartbeat(cluster, name)
         reason = from_rpc_error(failure.value, RockoonError)
         assert isinstance(reason, GroupNotFound)
-    # A process that starts now is in the new group, even by the same name.
+    # A process that starts now is in the new group, even with the same name.
     assert ids(await heartbeat(cluster, "a", "i2")) == ["a"]
 
 

@@ -1,7 +1,7 @@
-"""A queue between two members: held, let go, left, overtaken; never with two owners who may commit.
+"""A queue between two members: held, released, left, lost; never two owners that may commit.
 
-The table first, which needs no service; then the running service, and beside it the fake that the
-consumers' tests trust.
+First the table, without a service; then the running service, and the fake that the consumers' tests
+use.
 """
 
 import asyncio
@@ -206,7 +206,7 @@ class Service:
     async def release(
         self, member: str, queue_id: int = 0, *, epoch: int | None = None
     ) -> pb.CommitReply:
-        """Release, with a commit of offset 0 when `epoch` is given."""
+        """Release, with a commit of offset 0 if `epoch` is set."""
         entries = [pb.CommitEntry(queue=ref(queue_id), offset=0, epoch=epoch or 0)]
         return await self.stub.Commit(  # type: ignore[no-any-return]
             pb.CommitRequest(
@@ -229,7 +229,7 @@ def ref(queue_id: int = 0) -> pb.QueueRef:
 
 @pytest.fixture(params=["fake", "real"])
 async def service(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Service]:
-    """With a hand-over bound that no scenario here reaches."""
+    """With a hand-over limit that no scenario here reaches."""
     if request.param == "real":
         async with Cluster(tmp_path) as cluster:
             await cluster.create_topic(queues=2)
@@ -348,7 +348,7 @@ async def test_a_member_that_does_not_let_go_is_overtaken_after_the_bound(
 
     await cluster.until(is_free)
     assert asyncio.get_running_loop().time() - asked_at >= 0.3
-    # Paused all the time, it wakes up now.
+    # Paused the whole time, it wakes now.
     assert await service.commit_error("a", epoch) == Error.FENCED
     await service.release("a", epoch=epoch)
     (progress,) = await cluster.progress()
@@ -419,7 +419,7 @@ async def test_undoing_a_reset_takes_no_queue_from_the_member_that_reads_it(
     service = Service(cluster.stub, cluster.nameserver.revision)
     for member in ("a", "b"):
         await service.join(member)
-    # Of a queue that had no progress.
+    # Of a queue without progress.
     planned = await cluster.stub.PlanReset(
         pb.PlanResetRequest(group=GROUP, topic=TOPIC, target=pb.ResetTarget(earliest=True))
     )

@@ -7,7 +7,7 @@ from offset.cluster import Cluster
 from bench.cluster.counted import CallCounter
 
 WINDOW_SECONDS = 1.1
-# For what the service's own start brings.
+# For events of the service's own start.
 LOOKS_MAX = 1
 
 

@@ -43,7 +43,7 @@ async def offsets(cluster: Cluster, group: str) -> dict[tuple[str, int], int]:
 
 
 def retries_of_rocketmq(cluster: Cluster, *queue_ids: int) -> None:
-    """The store of the broker has ten messages that group `moved` was sent again."""
+    """The store of the broker has ten messages that were sent to group `moved` again."""
     cluster.broker.queue(TOPIC).append(10)
     for queue_id in queue_ids:
         cluster.broker.queue("%RETRY%moved", queue_id).append(10)
@@ -196,7 +196,7 @@ async def test_others_are_answered_while_many_entries_are_imported(cluster: Clus
     entries = ",".join(f'"{TOPIC}@g{number}":{{0:5,7:1}}' for number in range(MANY))
     await cluster.until_revision()
     for number in range(MANY):
-        # The subscriptions are there: to have the nameserver record them would be waited for.
+        # The subscriptions exist: a call to the nameserver would have to be awaited.
         key = (f"g{number}", TOPIC)
         cluster.nameserver.subscriptions[key] = ns.Subscription(
             group=key[0], topic=TOPIC, revision=2
@@ -214,5 +214,5 @@ async def test_others_are_answered_while_many_entries_are_imported(cluster: Clus
     reply = importing.result()
     assert (reply.imported_count, reply.skipped_count) == (MANY, MANY)
     assert (len(reply.imported), len(reply.skipped)) == (REPORTED_MAX, REPORTED_MAX)
-    # A loop that is given back every ten milliseconds answers many; one that is not, some three.
+    # A loop that is free every ten milliseconds sends many replies; a blocked one about three.
     assert answered > 20

@@ -1,4 +1,4 @@
-"""Receivers of a group, message by message, against a running service."""
+"""Receivers of a group, message by message, on a running service."""
 
 import asyncio
 from typing import Any
@@ -49,7 +49,7 @@ async def test_the_committed_offset_is_the_smallest_that_is_not_settled(
     listed = await receiver.listed()
     assert (listed.settled_to, listed.acquired_to, listed.settled_above) == (3, 10, 1)
     assert (listed.in_flight, listed.visible_again, listed.attempt_max) == (6, 0, 1)
-    # Again, whole: what is settled is not refused.
+    # The whole set again: settled messages are not refused.
     assert await receiver.acknowledge() == [[]]
     assert await committed(cluster) == 10
 
@@ -63,7 +63,7 @@ async def test_what_is_given_back_comes_again_with_its_attempt_counted_or_not(
     assert not changed.refused
     uncounted = await receiver.change(receiver.delivered(7), 0, uncounted=True)
     assert uncounted.acquisition
-    # The old number has them no more.
+    # The old number does not hold them any more.
     assert await receiver.acknowledge(receiver.delivered(1, 2)) == [[2]]
     before = receiver.granted
     assert sorted(await receiver.acquire()) == [(0, 1, [7]), (0, 2, [2, 3])]
@@ -141,7 +141,7 @@ async def test_a_reader_starts_by_the_groups_policy_and_the_reason_is_stored(
     assert (progress.offset, progress.start_reason) == (5, offset_pb2.LAST)
     cluster.broker.queue(TOPIC, 1).append(1)
     assert await receiver.acquire(receiver.reach(1), policy=last) == [(1, 1, [5])]
-    # A queue that is born later is new to the group: nothing of it is skipped.
+    # A queue that is created later is new to the group: no message of it is skipped.
     await cluster.add_queues(1)
     cluster.broker.queue(TOPIC, 2).append(2)
     assert await receiver.acquire(receiver.reach(2), policy=last) == [(2, 1, [0, 1])]
@@ -251,9 +251,9 @@ async def test_nothing_is_answered_to_a_receiver_before_it_is_on_disk(
         changing = tasks.create_task(call(receiver))
         await cluster.until(lambda: disk.waiting)
         looking = tasks.create_task(receiver.listed())
-        # Refused, so nothing of it waits for the disk.
+        # Refused, so no part of it waits for the disk.
         bad = pb.AcknowledgeRequest(entries=[pb.GroupDelivered(group=GROUP)])
-        # Several times: an answer that did not wait for the disk would have come by then.
+        # Several times: a reply that did not wait for the disk would have arrived by then.
         for _ in range(3):
             (result,) = (await receiver.stub.Acknowledge(bad)).results
             assert result.error.code == Error.INVALID_ARGUMENT
@@ -269,7 +269,7 @@ async def test_a_paused_group_gets_nothing(cluster: Cluster, receiver: Receiver)
     before = receiver.granted
     assert await receiver.acquire() == []
     assert receiver.granted.error.code == Error.CONSUME_DISABLED
-    # What it has may be finished.
+    # Its acquired messages may be finished.
     receiver.granted = before
     assert await receiver.acknowledge() == [[]]
 
@@ -277,7 +277,7 @@ async def test_a_paused_group_gets_nothing(cluster: Cluster, receiver: Receiver)
 async def test_an_entry_that_cannot_be_is_refused_alone(
     cluster: Cluster, receiver: Receiver
 ) -> None:
-    """Calls of many receivers go together."""
+    """Calls of many receivers share writes."""
     await receiver.acquire()
     good, far, wide, none = (receiver.delivered(0) for _ in range(4))
     none.delivered.offsets = b""

@@ -1,4 +1,4 @@
-"""Receivers beside members, resets, retention and deletions: nothing is lost, nothing hidden."""
+"""Receivers beside members, resets, retention and deletions: no message is lost or hidden."""
 
 import pytest
 from offset.cluster import GROUP, TOPIC, Cluster
@@ -37,7 +37,7 @@ async def test_a_queue_that_a_live_member_pulls_gives_receivers_nothing(
     assert not (await cluster.commit(3, start.epoch)).HasField("error")
     await leave(cluster)
     assert await receiver.acquire(messages_max=2) == [(0, 1, [3, 4])]
-    # What it had read meanwhile comes again, but it is not told as done below theirs.
+    # Messages that it had read come again, but are not reported as done below the others.
     assert (await cluster.commit(9, start.epoch)).error.message
     assert await committed(cluster) == 3
 
@@ -49,7 +49,7 @@ async def test_a_member_begins_at_the_smallest_unsettled_offset_and_receivers_lo
     await receiver.acknowledge(receiver.delivered(0, 1, 5))
     await heartbeat(cluster)
     start = await cluster.start_of()
-    # 5 comes twice; nothing between is hidden from it.
+    # 5 comes twice; no message between is hidden from it.
     assert (start.offset, start.reason) == (2, pb.COMMITTED)
     assert await receiver.acknowledge(receiver.delivered(3)) == [[3]]
     assert (await receiver.change(receiver.delivered(4), 0)).acquisition == 0
@@ -69,7 +69,7 @@ async def test_what_a_member_commits_that_lets_go_is_settled(
     )
     await cluster.stub.Commit(release)
     assert await receiver.acquire(messages_max=4) == [(0, 1, [4, 5, 6, 7])]
-    # A commit that was on its way counts.
+    # A commit that was sent before counts.
     assert (await cluster.commit(6, start.epoch)).offset == 6
     assert await receiver.acknowledge(receiver.delivered(7)) == [[]]
     assert await receiver.acknowledge(receiver.delivered(6)) == [[]]
@@ -169,7 +169,7 @@ async def test_who_reads_the_predecessor_of_a_queue_is_granted_nothing_of_it(
     await cluster.create_topic()
     cluster.broker.queue(TOPIC).append(10)
     await cluster.until_revision()
-    # What it would read from memory, and settle, is not what lies there now.
+    # It must not settle messages in its memory: other messages have these offsets now.
     assert await receiver.acquire(reading) == []
     assert refusal(receiver.granted) == "BUSY"
     assert await receiver.acquire() != []

@@ -1,4 +1,4 @@
-"""Receivers of a FIFO group: message groups in their order, by one receiver at a time."""
+"""Receivers of a FIFO group: each message group in order, by one receiver at a time."""
 
 from typing import Any
 
@@ -11,17 +11,17 @@ HASHES = [7, 7, 8, 7, 9, 8, 1 << 63, 9, 7, 8]
 
 
 class OrderlyReceiver(Receiver):
-    """Tells the candidates from the committed offset on."""
+    """Sends the candidates from the committed offset on."""
 
     async def get(self, first: int = 0, count: int = 10, **wanted: Any) -> list[int]:
-        """Offsets that it got, in their order."""
+        """Return the acquired offsets, in order."""
         told = HASHES[first : first + count]
         reach = self.reach(candidates_from=first, candidates=told)
         return sorted(offset for _, _, got in await self.acquire(reach, **wanted) for offset in got)
 
     @property
     def wanted(self) -> list[int]:
-        """From where candidates are wanted."""
+        """Return the offset from which candidates are wanted."""
         return [each.from_offset for each in self.granted.wanted_candidates]
 
 
@@ -39,7 +39,7 @@ async def test_a_message_group_that_is_in_flight_gives_nothing_more(
     assert await orderly.get(messages_max=5) == [0, 1, 2, 4, 6]
     other = OrderlyReceiver(cluster)
     assert await other.get() == []
-    # Of message group 7, message 1 is in flight still.
+    # Of message group 7, message 1 is still in flight.
     assert await orderly.acknowledge(orderly.delivered(0, 4, 6)) == [[]]
     assert await other.get(1) == [7]
     assert await orderly.acknowledge(orderly.delivered(1, 2)) == [[]]
@@ -60,7 +60,7 @@ async def test_one_that_failed_comes_before_those_behind_it(
     await orderly.acknowledge(orderly.delivered(0, 2, 4, 5, 6, 7, 9))
     await orderly.change(orderly.delivered(1), 0)
     other = OrderlyReceiver(cluster)
-    # Those behind it are in flight.
+    # The later ones are in flight.
     assert await other.get(1) == []
     await orderly.change(orderly.delivered(3), 0)
     await orderly.change(orderly.delivered(8), 0)
@@ -69,7 +69,7 @@ async def test_one_that_failed_comes_before_those_behind_it(
     attempts = {each.first_offset: each.attempt for each in other.granted.acquired}
     assert attempts == {1: 2, 3: 1, 8: 1}
     assert await other.acknowledge(other.delivered(of=0)) == [[]]
-    # Later, and until then nothing of its message group.
+    # Later; until then no message of its message group.
     await other.change(other.delivered(of=1), 60_000)
     await other.change(other.delivered(of=2), 0)
     assert await orderly.get(3) == []
@@ -98,7 +98,7 @@ async def test_a_dead_message_comes_before_those_behind_it_are_delivered(
     assert await orderly.get(count=4) == [0, 2]
     assert all(each.dead for each in orderly.granted.acquired)
     await orderly.acknowledge()
-    # Messages 1 and 3 failed by themselves never.
+    # Messages 1 and 3 never failed by themselves.
     assert await orderly.get(3, 1) == []
     assert await orderly.get(1, 3) == [1, 3]
     assert not any(each.dead for each in orderly.granted.acquired)
@@ -124,7 +124,7 @@ async def test_a_message_is_not_given_again_while_one_that_may_be_behind_it_is_i
     await orderly.acknowledge(orderly.delivered(2, 4, 5, 6, 7, 9))
     await orderly.change(orderly.delivered(0, 1, 3), 0)
     other = OrderlyReceiver(cluster)
-    # It does not know of message 8, which is of the message group of message 0.
+    # It does not know message 8, which is in the message group of message 0.
     assert await other.get(count=8) == []
     await orderly.change(orderly.delivered(8), 0)
     assert await other.get(count=8) == [0, 1, 3]
@@ -142,15 +142,15 @@ async def test_a_try_that_is_repeated_gets_the_same_again(
     assert await orderly.get(attempt_id="a", visible_after_ms=2 * HOUR_MS) == [0, 1, 4, 5, 6]
     (again,) = orderly.granted.acquired
     assert again.attempt == 1
-    # The receiver counts on the time that it asked for.
+    # The receiver relies on the requested time.
     assert (await orderly.listed()).next_visible_at_ms == again.visible_at_ms
     assert again.visible_at_ms >= before_ms + HOUR_MS
-    # A gateway that could not deliver the first answer returns it late.
+    # A gateway that could not deliver the first reply returns it late.
     assert (await orderly.change(former, 0, uncounted=True)).acquisition == 0
     assert await OrderlyReceiver(cluster).get(attempt_id="b") == []
     assert await OrderlyReceiver(cluster, receiver="other").get(attempt_id="a") == []
     assert await orderly.acknowledge() == [[]]
-    # What it had is settled: this is another try.
+    # Its messages are settled: this is another attempt.
     assert await orderly.get(3, attempt_id="a") == [3, 7, 8, 9]
 
 

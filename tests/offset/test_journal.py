@@ -1,4 +1,4 @@
-"""The journal of one copy: acknowledged changes outlive any crash, or the start is refused."""
+"""The journal of one copy: acknowledged changes survive every crash, or the start is refused."""
 
 import asyncio
 import errno
@@ -49,7 +49,7 @@ async def test_what_waits_when_the_store_is_closed_is_written(tmp_path: Path) ->
 
 
 def test_a_store_is_closed_after_the_end_of_its_loop(tmp_path: Path) -> None:
-    """As after an exception that ends the process's loop: what was written is not lost."""
+    """As after an exception that ends the process's loop: written changes are not lost."""
     disk = HoldingDisk(everything=True)
 
     async def leave() -> JournalStore:
@@ -59,7 +59,7 @@ def test_a_store_is_closed_after_the_end_of_its_loop(tmp_path: Path) -> None:
         # A caller waits.
         store.durable().send(None).add_done_callback(print)
         await eventually(lambda: store._is_syncing)
-        # The next write follows the sync that runs.
+        # The next write follows the running sync.
         put(store, [1])
         return store
 
@@ -107,13 +107,13 @@ async def test_a_write_torn_at_any_byte_costs_only_what_was_not_acknowledged(
 
 
 async def test_any_byte_of_an_unfinished_write_may_be_wrong(tmp_path: Path) -> None:
-    """Of several frames that one sync was to make durable, the last may be whole."""
+    """Of several frames in one unfinished sync, the last may be complete."""
     await write(tmp_path, [(0, 1, 2)])
     path = newest(tmp_path)
     acknowledged, torn = path.read_bytes(), frame_after(path, [3])
     path.write_bytes(acknowledged + torn)
     last = bytearray(frame_after(path, [4]))
-    # Written before the sync of the frame before it.
+    # Written before the sync of the previous frame.
     end = len(acknowledged) - HEADER
     last = bytearray(
         frames.encode(frames.FrameKind.RECORDS, end + len(torn), end, bytes(last[32:]))
@@ -147,7 +147,7 @@ async def test_damage_to_what_was_acknowledged_is_refused_and_names_the_place(
     last = len(frame_after(path, [2]))
     if power_cut:
         (tmp_path / ACKNOWLEDGED).unlink()
-    # The position up to which the file is synced says less when it is damaged.
+    # If the position of the synced end is damaged, it proves less.
     places = [*range(28), *range(HEADER, len(whole) - last * power_cut)]
     for position in places:
         bad = bytearray(whole)
@@ -162,7 +162,8 @@ async def test_damage_to_what_was_acknowledged_is_refused_and_names_the_place(
 async def test_a_frame_is_acknowledged_in_a_file_before_anybody_is_told_of_it(
     tmp_path: Path,
 ) -> None:
-    """So that damage to the newest is known for what it is after a kill too, at any moment."""
+    """So that damage of the newest frame is recognised as damage, also after a kill at any
+    moment."""
     store = opened(tmp_path)
     for number in range(3):
         put(store, [number])
@@ -173,7 +174,7 @@ async def test_a_frame_is_acknowledged_in_a_file_before_anybody_is_told_of_it(
 
 
 async def test_a_start_acknowledges_what_it_found(tmp_path: Path) -> None:
-    """It has written and synced it all."""
+    """It has written and synced everything."""
     await write(tmp_path, [(0, 1, 2)])
     acknowledged = AcknowledgedEnd(tmp_path, Disk()).end
     (tmp_path / ACKNOWLEDGED).unlink()
@@ -199,7 +200,7 @@ async def test_a_journal_whose_first_write_was_torn_holds_nothing(tmp_path: Path
     await write(tmp_path, [])
     (tmp_path / ACKNOWLEDGED).unlink()
     path = newest(tmp_path)
-    # As it was before its first sync.
+    # Its state before its first sync.
     whole = frames.encode_header(frames.LogFileHeader(1, 0, 0)) + path.read_bytes()[HEADER:]
     for cut in range(len(whole)):
         path.write_bytes(whole[:cut])
@@ -273,7 +274,7 @@ async def test_the_power_goes_at_each_operation_and_nothing_acknowledged_is_lost
         disk.fail_allocate = lambda _: errno.EOPNOTSUPP
         acknowledged = written = 0
         store = None
-        # Not `pytest.fail`: the power is gone.
+        # Not `pytest.fail`: the power is lost.
         with suppress(OSError, StoreFailed):
             store = JournalStore(root, lambda _: None, disk=disk, journal_bytes_max=300)
             for number in range(9):
@@ -343,7 +344,7 @@ async def test_whatever_happens_to_the_tail_the_acknowledged_prefix_is_read_or_r
     assert present == list(range(len(present)))
     if (root / ACKNOWLEDGED).exists():
         assert len(present) == last
-    # Everything before the frame that was hit.
+    # Everything before the damaged frame.
     position, intact = HEADER, 0
     data_bytes = path.read_bytes()
     while frame := frames.decode(data_bytes, position, position - HEADER):

@@ -1,4 +1,4 @@
-"""The power goes at each operation of the disk: a journal with copies loses nothing synced."""
+"""The power is lost at each operation of the disk: a journal with copies keeps all synced bytes."""
 
 import errno
 import random
@@ -21,7 +21,7 @@ SEEDS = pytest.mark.parametrize("seed", seeds(1))
 
 
 class Seen:
-    """What a process has seen of its log before the power went.
+    """State of a log that a process has seen before the power was lost.
 
     Attributes:
         durable: the latest durable end.
@@ -39,7 +39,7 @@ class Seen:
 
 
 class Crash(NamedTuple):
-    """What a crash left."""
+    """State after a crash."""
 
     root: Path
     seen: Seen
@@ -52,11 +52,11 @@ def opened(root: Path, disk: CrashingDisk | None = None) -> JournalLog:
 def crashes(
     root: Path, seed: int, before: Path | None, do: Callable[[JournalLog, Seen], None]
 ) -> Iterator[Crash]:
-    """Open a log and do something, again and again; each time the power goes one operation later.
+    """Open a log and run an operation, repeatedly; each time the power is lost one operation later.
 
     Args:
-        before: the directory that it begins with; None: an empty one.
-        do: is given the open log.
+        before: the directory at the beginning; None: an empty one.
+        do: called with the open log.
     """
     choose = random.Random(seed)
     crash_at = 0
@@ -84,7 +84,7 @@ def crashes(
 
 
 def check(crash: Crash) -> int:
-    """Whether a log goes on where it should; returns where that is."""
+    """Check that a log continues at the right position; return this position."""
     log = opened(crash.root)
     try:
         end, written = log.end, crash.seen.written

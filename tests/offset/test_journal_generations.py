@@ -14,7 +14,7 @@ from rockoon_replica.replica_file import ACKNOWLEDGED
 
 
 async def rotated(root: Path, files: int) -> list[int]:
-    """A store that went through some files; returns all changes."""
+    """A store with several files; return all changes."""
     store = opened(root, journal_bytes_max=1)
     number = 0
     while generations(root / "journal")[-1] < files or store._is_writing_state:
@@ -106,7 +106,7 @@ async def test_a_missing_newest_file_is_refused(tmp_path: Path) -> None:
 async def test_a_kill_while_the_state_was_written_loses_nothing(tmp_path: Path) -> None:
     root, copy = tmp_path / "store", tmp_path / "copy"
     store = opened(root, journal_bytes_max=3 << 20)
-    # So long that the state has some parts.
+    # Long enough for a state of several parts.
     for number in range(3):
         put(store, [number], 1 << 20)
         await store.durable()
@@ -124,7 +124,7 @@ async def test_a_kill_while_the_state_was_written_loses_nothing(tmp_path: Path) 
 
 
 async def test_the_state_has_no_change_twice(tmp_path: Path) -> None:
-    """Changes that wait while a file begins are in its state or behind it, never in both."""
+    """Changes that wait while a file begins are in its state or after it, never in both."""
     store = opened(tmp_path, journal_bytes_max=1)
     for number in range(40):
         for each in range(3):

@@ -38,7 +38,7 @@ def opened(root: Path, disk: Disk | None = None, **more: Any) -> Iterator[Journa
 
 
 def copy(leader: ReplicatedLog, follower: ReplicatedLog) -> None:
-    """Match, and take what follows, as a session does."""
+    """Match, and copy the following bytes, as a session does."""
     point = leader.min_offset
     if follower.end > follower.min_offset:
         found = consistent_point(leader.boundaries(), follower.boundaries())
@@ -70,7 +70,7 @@ async def test_replicas_whose_logs_went_apart_come_together(tmp_path: Path) -> N
         assert list(b.ledger.table.readers()) == []
         b.commit(committed)
         assert state_of(b) == state_of(a)
-        # Nobody else has what follows; b is elected.
+        # No other copy has the following records; b is elected.
         append(a, "lost", 1)
         lead(b, 2)
         append(b, "kept", 2)
@@ -125,7 +125,7 @@ async def test_what_a_start_finds_is_durable_and_committed_as_far_as_was_known(
         last = append(log, "g", 3)
     with opened(tmp_path) as log:
         assert log.end == log.durable_end == last
-        # The newest frames say so.
+        # The newest frames prove it.
         assert log.committed_end == first
         assert [each.offset for each in log.ledger.all_progress()] == [1]
         log.commit(last)
@@ -226,7 +226,7 @@ def test_what_is_not_committed_makes_nothing_and_deletes_nothing(tmp_path: Path)
             log.start_generation()
             while log.append_state():
                 append(log, "h", number)
-        # Below all those states.
+        # Before all those states.
         log.commit(later)
         assert log.min_offset == 0
     with opened(tmp_path) as log:
@@ -238,7 +238,7 @@ def test_what_is_not_committed_makes_nothing_and_deletes_nothing(tmp_path: Path)
 
 
 class SlowDisk(FailingDisk):
-    """Each sync of another thread waits until it is let go."""
+    """Each sync of another thread waits until the test releases it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -269,7 +269,7 @@ async def test_a_sync_of_what_was_cut_meanwhile_says_nothing_of_what_came_in_its
             append(a, "other", 1)
             b.write(point, content(a)[point:])
             disk.let_go.release()
-            # The next one, of what is there now.
+            # The next one, for the current content.
             assert await asyncio.to_thread(disk.begun.acquire, timeout=DEADLINE_SECONDS)
             assert b.durable_end == point
             assert not syncing.done()
@@ -379,7 +379,7 @@ def test_a_full_disk_can_be_cut(tmp_path: Path) -> None:
         disk.fail_write = lambda *_: errno.ENOSPC if reserve.exists() else 0
         a.truncate(point)
         assert a.end == a.durable_end == point
-        # What was cut is kept.
+        # The cut bytes are kept.
         kept = [path.read_bytes() for path in (tmp_path / "a" / "lost").iterdir()]
         assert len(frames.whole_frames(kept[0], point)) == 1
 
@@ -427,7 +427,7 @@ def test_a_damaged_record_is_told_from_an_unfinished_write(tmp_path: Path) -> No
     lost: list[tuple[str, int]] = []
 
     def start(bad: int) -> int:
-        """Where a log ends after one byte has changed, the one before this position."""
+        """Return the end of a log after one byte has changed, the one before this position."""
         data = bytearray(whole)
         data[40 + bad - 1] ^= 1
         path.write_bytes(data)
@@ -442,10 +442,10 @@ def test_a_damaged_record_is_told_from_an_unfinished_write(tmp_path: Path) -> No
         log.close()
         return end
 
-    # The last record: it may never have been written whole.
+    # The last record: it may never have been written completely.
     assert start(ends[1]) == ends[0]
     assert lost == []
-    # Another one behind it may have been acknowledged, and with it this one.
+    # A record after it may have been acknowledged, and with it this one.
     assert start(ends[0]) == synced
     assert lost == [(f"cut valid records after {synced}, where {path} cannot be read", len(whole))]
     # It was on the disk.
@@ -485,5 +485,5 @@ def files(directory: Path) -> list[Path]:
 
 
 def file_bytes(path: Path) -> bytes:
-    """Without what is the directory's own."""
+    """Return the files without those of the directory itself."""
     return path.read_bytes()[40:]

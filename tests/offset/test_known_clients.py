@@ -219,9 +219,9 @@ def test_lite_topics_are_known_at_each_gateway_that_hears_the_client() -> None:
     (later,) = world.heard(HERE, changes=(lite("a", "one", "two", version=version),)).lite_versions
     assert later > version
     assert topics_of(world.heard(THERE, since=first.lite_to)) == {"a": ("one", "two")}
-    # A third one does not hear it.
+    # A third gateway does not hear it.
     assert topics_of(world.heard(Gateway("third", "3"), "b")) == {}
-    # A change to a state that is no more is refused; its gateway gets the present one.
+    # A change of an old state is refused; its gateway gets the present state.
     refused = world.heard(THERE, changes=(lite("a", "three", version=version),), since=later)
     assert (refused.lite_versions, topics_of(refused)) == ([0], {"a": ("one", "two")})
     world.heard(THERE, "a", goodbye=True)
@@ -234,7 +234,7 @@ def test_a_goodbye_counts_although_an_earlier_report_of_its_gateway_was_delayed(
     world.heard(HERE, "a", ago_ms=0, changes=(lite("a", "one"),))
     world.heard(HERE, "a", ago_ms=200, goodbye=True)
     assert world.listed == []
-    # The client returns: it has to subscribe again.
+    # The client returns: it must subscribe again.
     assert topics_of(world.heard(HERE, "a", ago_ms=100)) == {}
     assert world.listed == [("a", "here")]
 
@@ -246,7 +246,7 @@ def test_a_service_that_has_started_asks_for_what_gateways_know() -> None:
     known = lite("a", "one", version=START_MS - 5, is_known=True)
     assert world.heard(HERE, changes=(known,)).lite_versions == [START_MS - 5]
     assert topics_of(world.heard(THERE, "a")) == {"a": ("one",)}
-    # What another gateway knew later replaces it, and nothing that it knew before.
+    # Later knowledge of another gateway replaces it; earlier knowledge does not.
     world.heard(THERE, changes=(lite("a", "one", "two", version=START_MS - 3, is_known=True),))
     world.heard(HERE, changes=(known,))
     assert topics_of(world.heard(HERE, "a")) == {"a": ("one", "two")}

@@ -87,7 +87,7 @@ def test_the_table_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     known = KnownProducers(LEASE_MS, bytes_max=200)
     known.report([sender(name, 1000, hostname="h" * 120) for name in "ab"], 1000)
     assert names(known, 1000) == ["b"]
-    # Their room is free again.
+    # Their entries are free again.
     known.report([sender("a", 1000)], 1000)
     assert names(known, 1000) == ["a", "b"]
 

@@ -1,4 +1,4 @@
-"""How far behind a group is: never negative, never a guess."""
+"""The lag of a group: never negative, and never estimated."""
 
 import asyncio
 import urllib.request
@@ -25,7 +25,7 @@ def code(failure: pytest.ExceptionInfo[Exception]) -> str:
 
 
 async def started(cluster: Cluster) -> int:
-    """Queue 0 holds 20 to 99, the first half stored at 1000 and the rest at 4000; progress 50."""
+    """Queue 0 has 20 to 99, the first half stored at 1000 and the rest at 4000; progress 50."""
     queue = cluster.broker.queue(TOPIC)
     queue.append(60, time_ms=1000)
     queue.append(40, time_ms=4000)
@@ -49,7 +49,7 @@ async def test_lag_is_what_is_left_to_read_and_how_old_it_is(cluster: Cluster) -
     assert (first.committed_offset, first.lag) == (50, 50)
     assert first.as_of_ms == cluster.broker.now_ms
     assert reply.as_of_ms > 0
-    # The message at 50 was stored at 1000; the broker's clock stands at 10000.
+    # The message at 50 was stored at 1000; the broker's clock shows 10000.
     assert first.lag_ms == 9000
     assert first.owner == "m1"
     assert (second.lag, second.lag_ms) == (0, 0)
@@ -79,7 +79,7 @@ async def test_lag_is_never_negative(cluster: Cluster) -> None:
 
 
 async def beat(cluster: Cluster, *positions: tuple[int, int, int], expression: str = "*") -> None:
-    """A heartbeat of member m1; positions are (queue id, next offset, epoch)."""
+    """Return a heartbeat of member m1; positions are (queue id, next offset, epoch)."""
     await cluster.stub.Heartbeat(
         pb.HeartbeatRequest(
             group=GROUP,
@@ -106,7 +106,7 @@ async def test_lag_is_split_into_what_its_member_has_and_what_nobody_has(cluster
             getattr(row, name) if row.HasField(name) else None for name in ("in_flight", "ready")
         ]
 
-    # Its owner is not among the living: nobody has anything.
+    # Its owner is not a live member: no member has messages.
     assert await split() == [0, 50]
     await beat(cluster)
     assert await split() == [None, None]
@@ -124,7 +124,7 @@ async def test_lag_is_split_into_what_its_member_has_and_what_nobody_has(cluster
 
 
 async def parts(cluster: Cluster) -> tuple[int, int, int, int]:
-    """lost, settled above, in flight and ready of queue 0, which add up to its lag."""
+    """Return lost, settled above, in flight and ready of queue 0; their sum is its lag."""
     row = (await lag(cluster)).queues[0]
     found = (row.lost, row.settled_above, row.in_flight, row.ready)
     assert sum(found) == row.lag
@@ -194,7 +194,7 @@ async def test_lag_of_a_group_that_does_not_exist(cluster: Cluster) -> None:
 async def test_how_long_messages_wait_for_a_reader_is_told_only_when_it_is_known(
     cluster: Cluster,
 ) -> None:
-    """Queue 0 has 50 to 99 to read: the first 10 stored at 1000, the rest at 4000; it is 10000."""
+    """Queue 0 has 50 to 99 to read: the first 10 stored at 1000, the rest at 4000; now is 10000."""
     page = f"127.0.0.1:{choose_port()}"
     cluster.more_settings = {"metrics_listen": page}
     await cluster.restart_service()

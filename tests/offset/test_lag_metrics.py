@@ -1,4 +1,4 @@
-"""A group's lag as a metric: of a topic, out of what is known of its queues."""
+"""A group's lag as a metric: of a topic, derived from the known state of its queues."""
 
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import QueueState, StartReason
@@ -26,7 +26,7 @@ def test_messages_of_queues_are_added_and_of_ages_the_worst_is_told() -> None:
             loss_ms=8_000),
         row("orders", 1, lag=5, lag_ms=100, in_flight=2, ready=3, queueing_ms=70, lost=4,
             loss_ms=5_000),
-        # Nothing of it can be lost: what retention does to it is no matter.
+        # No message of it can be lost: retention does not matter.
         row("orders", 2, lag=0, lag_ms=0, in_flight=0, ready=0, queueing_ms=0, loss_ms=10),
         row("%RETRY%billing", 0, lag=1, lag_ms=7, in_flight=0, ready=1, queueing_ms=7),
     )  # fmt: skip
@@ -48,13 +48,13 @@ def test_what_is_unknown_of_one_queue_is_counted_and_not_guessed() -> None:
     found = measured(
         row("orders", 0, **known),
         row("orders", 1, unknown_because="its broker is away"),
-        # Left there by a member that is gone, who alone may read it.
+        # Left there by a member that is gone and that alone may read it.
         row("orders", 2, lag=100, lag_ms=1, absent=True),
         row("elsewhere", 0, unknown_because="its broker is away"),
     )
     assert found["rockoon_consumer_lag_unknown_queues", OF_ORDERS] == 1
     assert found["rocketmq_consumer_lag_messages", OF_ORDERS] == 4
-    # Its member has not told how far it has pulled: no age, rather than one that is too small.
+    # Its member has not reported its pulled offset: no age, rather than one that is too small.
     assert ("rocketmq_consumer_queueing_latency", OF_ORDERS) not in found
     assert ("rockoon_consumer_time_to_loss_seconds", OF_ORDERS) not in found
     elsewhere = {name for name, labels in found if labels == (GROUP, "elsewhere", "false")}
@@ -75,11 +75,11 @@ def test_what_receivers_have_is_as_old_as_the_first_message_that_one_may_get() -
     row = filled(QueueLag(queue), progress, at_floor, None, at_ready, received)
     assert (row.lag, row.lag_ms, row.in_flight, row.ready) == (40, 8_000, 5, 20)
     assert (row.queueing_ms, row.in_flight_as_of_ms, row.settled_above) == (1_000, 7, 15)
-    # What failed waits at the floor.
+    # A failed message waits at the floor.
     received = received._replace(first_ready=10)
     assert pulled_offset(queue, progress, None, received) is None
     assert filled(QueueLag(queue), progress, at_floor, None, None, received).queueing_ms == 8_000
-    # All is taken.
+    # All messages are acquired.
     received = ReceivedQueue(
         in_flight=25, settled_above=15, first_ready=50, as_of_ms=7, window=NOTHING
     )

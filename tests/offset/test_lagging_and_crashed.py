@@ -1,4 +1,4 @@
-"""What the simulation found, one by one: crashes at bad moments, and routes that come late."""
+"""Faults that the simulation found, one by one: crashes at bad moments, and late routes."""
 
 import shutil
 from pathlib import Path
@@ -44,7 +44,7 @@ async def test_a_member_that_heard_that_it_joined_is_known_after_a_crash_at_that
 def test_word_of_a_group_s_deletion_that_comes_late_leaves_what_its_successor_has_read() -> None:
     ledger = Ledger()
     records = ledger.start("g", 5, QUEUE, 3, FIRST, "m1", 1)
-    # Created again at 12; a reader was quicker than the routes.
+    # Created again at 12; a reader was faster than the routes.
     records += ledger.start("g", 12, OTHER, 3, FIRST, "m2", 2)
     kept = ledger.find("g", OTHER)
     records += Reconciliation(ledger).delete_group("g", 12, incarnation=12)

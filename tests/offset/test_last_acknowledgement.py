@@ -14,7 +14,7 @@ from rockoon_proto.v1 import in_flight_pb2 as pb
 
 
 async def last(cluster: Cluster) -> tuple[int, str, bool]:
-    """The committed offset, the last receiver, and whether the time of its call is known."""
+    """Return the committed offset, the last receiver, and whether the time of its call is known."""
     (found,) = [each for each in await cluster.progress() if each.queue == cluster.ref(0)]
     assert found.acknowledged_at_ms in (0, found.stored_at_ms)
     return found.offset, found.acknowledged_by, found.acknowledged_at_ms > 0
@@ -26,7 +26,7 @@ async def test_the_receiver_of_the_last_acknowledgement_is_known_after_restarts(
     await receiver.acquire(messages_max=4)
     assert await last(cluster) == (0, "", False)
     await receiver.acknowledge(receiver.delivered(2))
-    # The holder, when the call names no receiver.
+    # The holder, if the call names no receiver.
     assert await last(cluster) == (0, "r", True)
     other = receiver.delivered(0, 1)
     other.receiver = "other"

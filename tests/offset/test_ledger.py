@@ -1,4 +1,4 @@
-"""The ledger's rules, and that replaying its records gives it back."""
+"""The ledger's rules, and a replay of its records that restores it."""
 
 from typing import Any
 
@@ -141,7 +141,7 @@ def test_a_commit_beyond_the_queue_s_end_is_refused() -> None:
     with pytest.raises(OffsetBeyondEnd):
         commit(ledger, 31, epoch, end=30)
     commit(ledger, 30, epoch, end=30)
-    # The log lost its tail since; saying the same again is no step beyond.
+    # The log has lost its tail since; a repeated report is no step beyond.
     assert commit(ledger, 30, epoch, end=25) == []
 
 
@@ -201,7 +201,7 @@ def test_a_deleted_topic_leaves_no_offset_but_the_fact_that_it_was_read() -> Non
     stored = ledger.stored("g", QUEUE)
     assert stored is not None
     assert (stored.offset, stored.incarnation) == (None, 7)
-    # Once the re-created queue was decided on, that is over.
+    # Once the recreated queue is decided, this is over.
     ledger.start("g", 5, QUEUE, 9, Decision(0, StartReason.OTHER_INCARNATION, "x"), "m1", 2)
     stored = ledger.stored("g", QUEUE)
     assert stored is not None
@@ -301,7 +301,7 @@ def test_undoing_a_reset_takes_no_queue_from_its_owner() -> None:
         again.apply(decode(encode(record)))
     assert again.table.owning_progress("g", QUEUE) == held
     assert again.counters == ledger.counters
-    # Readers outside membership take it from nobody, nor does another reset.
+    # Readers outside membership take it from no member, and a reset does not either.
     again.start("g", 5, QUEUE, 7, COMMITTED, "", 8)
     assert (found(again).owner, found(again).epoch > held.epoch) == ("m1", True)
     assert records
@@ -353,7 +353,7 @@ def test_undoing_a_reset_gives_a_queue_no_offset_of_its_predecessor(deletion: st
     ledger.apply_reset("r1", "g", 5, "orders", [plan(ledger, 80)], "ops", 5)
     assert found(ledger).incarnation == 7
     ledger.undo_reset("r1", 5, "ops", 6)
-    # Where a queue of another incarnation is begun.
+    # At the beginning of a queue of another incarnation.
     assert found(ledger).offset == 0
 
 

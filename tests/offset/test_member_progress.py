@@ -1,4 +1,4 @@
-"""Members that read everything, with progress of their own that the service keeps."""
+"""Members of a broadcasting group, with progress of their own in the service."""
 
 import json
 import logging
@@ -35,7 +35,7 @@ LAST = ns.StartPolicy(consume_from=ns.CONSUME_FROM_LAST)
 
 
 async def starts(cluster: Cluster, member: str, *queue_ids: int, group: str = GROUP) -> list[Any]:
-    """(offset, reason) of each queue, or the code of what refused it."""
+    """Return (offset, reason) of each queue, or the code of the refusal."""
     reply = await cluster.stub.Resolve(
         pb.ResolveRequest(
             group=group,
@@ -110,7 +110,7 @@ async def test_a_newcomer_starts_by_policy_and_nobody_skips_what_was_born_since(
     await readers.add_queues(1)
     readers.broker.queue(TOPIC, 2).append(7)
     assert await starts(readers, "pod-2", 0, 1, 2) == [(100, "LAST"), (100, "LAST"), (7, "LAST")]
-    # pod-1 may have been away for long: it was known when the queue was born.
+    # pod-1 may have been away for long: it was known when the queue was created.
     assert await starts(readers, "pod-1", 2) == [(0, "NEW_QUEUE")]
     await readers.restart_service()
     assert await starts(readers, "pod-0", 2) == [(0, "NEW_QUEUE")]
@@ -183,7 +183,7 @@ async def test_a_reset_moves_one_or_all_and_only_those_are_told(readers: Cluster
     assert [step.member for step in everybody.steps] == ["pod-0", "pod-0", "pod-1", "pod-1"]
     await readers.stub.ApplyReset(pb.ApplyResetRequest(reset_id=everybody.reset_id, operator="ada"))
     assert set((await places(readers)).values()) == {100}
-    # Its first event since the beginning: the other's reset was none of its business.
+    # Its first event since the beginning: the reset of the other member does not concern it.
     assert len((await watches["pod-0"].read()).reset_queues) == 2
     await readers.restart_service()
     for done in (everybody, one):
@@ -235,7 +235,7 @@ async def test_progress_is_exported_and_taken_back(
     )
     assert list(taken.skipped) == []
     assert await places(readers) == before
-    # Imported members are known: what is born now is new to them.
+    # Imported members are known: queues that are created now are new to them.
     await readers.add_queues(1)
     readers.broker.queue(TOPIC, 2).append(7)
     assert await starts(readers, "pod-1", 0, 2) == [(20, "COMMITTED"), (0, "NEW_QUEUE")]
@@ -280,7 +280,7 @@ class Days:
             )
 
     def pass_days(self, days: float, *, alive: str = "") -> None:
-        """Hour by hour; `alive` sends its heartbeats."""
+        """Pass hour by hour; `alive` sends its heartbeats."""
         for _ in range(round(days * 24)):
             self.now_ns += DAY_NS // 24
             self.now_ms += DAY_MS // 24
@@ -381,7 +381,7 @@ def test_what_is_known_of_members_survives_journal_and_snapshot() -> None:
         ("billing@pod-0", 7),
         ("billing@pod-2", 9),
     ]
-    # A reset that moved a member that is forgotten by now is undone for the other members.
+    # A reset that moved a removed member is undone for the other members.
     step = ResetStep(queue, 7, 0, 0, 10, False, 4, next(live.each_progress()).epoch, "pod-0")
     both = [
         step,

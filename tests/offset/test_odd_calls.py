@@ -1,4 +1,4 @@
-"""Every call of the offset service, with anything that a caller may send."""
+"""Every call of the offset service, with arbitrary requests."""
 
 import pytest
 from grpc import aio

@@ -1,4 +1,4 @@
-"""What operators do: resets, lag, export and import."""
+"""Operations of operators: resets, lag, export and import."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ def code(failure: pytest.ExceptionInfo[Exception]) -> str:
 
 
 async def started(cluster: Cluster) -> int:
-    """Queue 0 holds 20 to 99, the first half stored at 1000 and the rest at 4000; progress 50."""
+    """Queue 0 has 20 to 99, the first half stored at 1000 and the rest at 4000; progress 50."""
     queue = cluster.broker.queue(TOPIC)
     queue.append(60, time_ms=1000)
     queue.append(40, time_ms=4000)
@@ -66,7 +66,7 @@ async def undo(cluster: Cluster, reset_id: str) -> pb.ResetPlan:
         ({"shift": -100}, (20, -30, True)),
         ({"timestamp_ms": 4000}, (60, 10, False)),
         ({"timestamp_ms": 99_000}, (100, 50, False)),
-        # The broker's clock stands at 10000.
+        # The broker's clock shows 10000.
         ({"duration_ms": 7000}, (60, 10, False)),
     ],
 )
@@ -238,7 +238,7 @@ async def test_a_rocketmq_file_is_taken_over_as_rocketmq_wrote_it(cluster: Clust
     progress = await cluster.progress()
     assert [entry.offset for entry in progress] == [5, 10]
     assert {entry.start_reason for entry in progress} == {pb.IMPORTED}
-    # The group exists now, and so does its place.
+    # The group exists now, and so does its progress.
     await cluster.restart_service()
     assert (await cluster.start_of()).offset == 5
     assert b'"0":5' in await export(cluster, pb.ROCKETMQ, broker="broker-a")

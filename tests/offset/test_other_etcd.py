@@ -1,4 +1,4 @@
-"""The nameservers follow another etcd: revisions and incarnations there prove nothing here."""
+"""The nameservers follow another etcd: its revisions and incarnations prove nothing here."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ OUR_CLUSTER, OTHER_CLUSTER = 0xC1, 0xC2
 
 
 async def read_half(cluster: Cluster) -> pb.Start:
-    """A member has read 4 of 10 messages, and everybody knows the routes."""
+    """A member has read 4 of 10 messages, and all processes know the routes."""
     cluster.broker.queue(TOPIC).append(10)
     await cluster.set_group(start_policy={"consume_from": "CONSUME_FROM_FIRST"})
     start = await cluster.start_of()
@@ -59,9 +59,9 @@ async def test_routes_of_another_etcd_cost_nobody_its_place(
     assert reason.retriable
     assert "000000000000dead" in str(reason)
     assert "it lacks topic orders, group billing" in str(reason)
-    # A reader that is under way needs no routes to go on.
+    # A running reader needs no routes to continue.
     assert (await cluster.commit(5, start.epoch)).offset == 5
-    # Also what this etcd tells later is not believed; and it is said once.
+    # Later updates of this etcd are not believed either; one log line reports it.
     await cluster.create_topic("orders")
     await cluster.delete_topic("orders")
     assert await resolve_failure(cluster) is not None
@@ -116,7 +116,7 @@ async def test_an_operator_accepts_another_etcd_that_has_what_was_read(cluster: 
     assert (again.offset, again.epoch) == (4, start.epoch)
     assert again.reason == pb.COMMITTED
     assert not (await cluster.commit(6, again.epoch)).HasField("error")
-    # From now on it is the one, with or without the setting.
+    # From now on it is the service's etcd, with or without the setting.
     del cluster.more_settings["accept_etcd_cluster_id"]
     await cluster.restart_service()
     assert (await cluster.start_of()).offset == 6
@@ -131,7 +131,7 @@ async def test_a_service_that_starts_in_another_cluster_takes_nobodys_place_ther
     nameserver.cluster_id = OUR_CLUSTER
     await cluster.restart_service()
     await read_half(cluster)
-    # An etcd that was restored is another one, of the same cluster: the service is there.
+    # A restored etcd is another one of the same cluster: the service is in it.
     await cluster.stop_service()
     nameserver.etcd_cluster_id = RESTORED
     await cluster.start_service()
@@ -150,7 +150,7 @@ async def test_a_service_that_starts_in_another_cluster_takes_nobodys_place_ther
     assert f"accept_etcd_cluster_id = {OTHER:016x}" in str(fatal)
     assert nameserver.store_clusters == {}
 
-    # What an operator accepts is the service's cluster from then on.
+    # The cluster that an operator accepts is the service's cluster from then on.
     cluster.more_settings["accept_etcd_cluster_id"] = f"{OTHER:016x}"
     await cluster.start_service()
     assert nameserver.store_clusters == {"offset": OTHER_CLUSTER}

@@ -1,4 +1,4 @@
-"""Who holds which queue: as operators see it, and as members that share by owners are told."""
+"""Owners of queues: for operators, and for members that share queues by owners."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The service as a process: killed, locked out, registered, out of disk."""
+"""The service as a process: killed, refused by a lock, registered, on a full disk."""
 
 import asyncio
 import contextlib
@@ -38,7 +38,7 @@ RECEIVED = 400
 
 
 class Process:
-    """`python -m rockoon_offset` with a stub to talk to it."""
+    """`python -m rockoon_offset` with a stub for calls."""
 
     def __init__(
         self, process: asyncio.subprocess.Process, channel: aio.Channel, ready: Any
@@ -100,7 +100,7 @@ async def starts(stub: Any, cluster: Cluster, queues: int) -> list[pb.Start]:
 
 
 async def starts_or_none(stub: Any, cluster: Cluster) -> list[pb.Start]:
-    """None while the service is not ready."""
+    """Return None while the service is not ready."""
     try:
         return await starts(stub, cluster, 1)
     except aio.AioRpcError as error:
@@ -111,7 +111,7 @@ async def starts_or_none(stub: Any, cluster: Cluster) -> list[pb.Start]:
 async def commit_until_it_dies(
     stub: Any, cluster: Cluster, start: pb.Start, acknowledged: dict[int, int]
 ) -> None:
-    """Go forward one by one; note what was acknowledged."""
+    """Commit one by one; record the acknowledged offsets."""
     offset = start.offset
     with contextlib.suppress(aio.AioRpcError):
         while True:
@@ -150,7 +150,7 @@ async def test_killed_again_and_again_under_load_nothing_acknowledged_is_lost(
     await cluster.start_service()
     stored = {entry.queue.queue_id: entry.offset for entry in await cluster.progress()}
     for queue_id, offset in acknowledged.items():
-        # One more may have reached the disk without its answer reaching us.
+        # One more may have reached the disk without a reply to this process.
         assert offset <= stored[queue_id] <= offset + 1
 
 
@@ -253,7 +253,7 @@ async def test_the_service_is_in_the_routes_while_it_runs_and_keeps_its_identity
 ) -> None:
     key = (ns.OFFSET_SERVICE, "offset")
     first = cluster.nameserver.nodes[key]
-    # What a nameserver compares with its own.
+    # A nameserver compares it with its own.
     assert first.shared_settings["tls"] == first.shared_settings["access"] == '"off"'
     assert first.address == cluster.address
     await cluster.stop_service()
@@ -261,15 +261,15 @@ async def test_the_service_is_in_the_routes_while_it_runs_and_keeps_its_identity
     await cluster.start_service()
     again = cluster.nameserver.nodes[key]
     assert again.store_id == first.store_id
-    # Renewed: a nameserver that lost it is told again.
+    # Renewed: a nameserver that lost it gets it again.
     del cluster.nameserver.nodes[key]
     await cluster.until(lambda: key in cluster.nameserver.nodes)
 
 
 async def test_who_has_not_heard_yet_that_the_service_leaves_is_served(cluster: Cluster) -> None:
-    """It is out of the routes first; what comes until that is known is taken and kept."""
+    """First it leaves the routes; until clients know, it accepts and keeps their commits."""
     await cluster.stop_service()
-    # For half of the time that it has, as the calls do not cease.
+    # For half of its time limit, because the calls do not end.
     cluster.quiet_seconds = 60.0
     cluster.more_settings |= {"drain_seconds_max": 4.0}
     await cluster.start_service()

@@ -1,4 +1,4 @@
-"""What matters most once more, with a real nameserver, a real etcd and a real broker."""
+"""The most important scenarios again, with a real nameserver, a real etcd and a real broker."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,7 +22,7 @@ PLACED = [ns.Placement(broker="broker-a", queues=1)]
 
 
 class World:
-    """Everything there is, and the latest revision that was seen."""
+    """All services, and the latest known revision."""
 
     def __init__(self, nameserver: Nameserver, broker: RunningBroker, settings: Any) -> None:
         self.nameserver = nameserver
@@ -42,7 +42,7 @@ class World:
         assert not appended.HasField("error"), appended.error.message
 
     async def start(self, queue_id: int) -> tuple[str, int]:
-        """A service that is started, asked where to start, and stopped again."""
+        """Start a service, ask it for a start position, and stop it."""
         async with (
             running(self.settings, Stop()) as address,
             aio.insecure_channel(address) as channel,
@@ -85,11 +85,11 @@ async def test_where_a_group_starts_over_the_life_of_a_topic(world: World) -> No
     assert await world.start(0) == ("LAST", 0)
     await world.send(0, 5)
     assert await world.start(0) == ("COMMITTED", 0)
-    # A queue added while nobody was there.
+    # A queue that was added while no process ran.
     await world.change("UpdateTopic", ns.UpdateTopicRequest(name="orders", add=PLACED))
     await world.send(1, 3)
     assert await world.start(1) == ("NEW_QUEUE", 0)
-    # Deleted and created again while nobody was there.
+    # Deleted and created again while no process ran.
     await world.change("DeleteTopic", ns.DeleteTopicRequest(name="orders"))
     await world.change("CreateTopic", ns.CreateTopicRequest(config=config, placements=PLACED))
     await world.send(0, 2)

@@ -1,4 +1,4 @@
-"""Resets without a plan: of the progress that is stored when they are applied."""
+"""Resets without a plan: they use the progress that is stored when they are applied."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -26,7 +26,7 @@ async def offset_of(cluster: Cluster) -> int:
 
 
 async def begun(cluster: Cluster, **target: Any) -> tuple[asyncio.Event, Awaitable[pb.ResetPlan]]:
-    """A reset whose broker has answered, and whose answer arrives when the event is set."""
+    """A reset whose broker has replied; the reply arrives when the event is set."""
     answer = cluster.broker.hold_next_status()
     cluster.broker.held = False
     call = reset(cluster, **target)

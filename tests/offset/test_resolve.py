@@ -1,4 +1,4 @@
-"""Where readers of a running service start: one scenario per complaint that must not return."""
+"""Start positions of readers of a running service: a scenario for each known complaint."""
 
 import asyncio
 from typing import Any
@@ -33,7 +33,7 @@ async def test_a_new_group_on_an_old_topic_starts_behind_the_newest_message(
 async def test_a_young_warm_queue_is_not_replayed_to_a_group_that_wants_the_last(
     cluster: Cluster,
 ) -> None:
-    # The oldest complaint of all: the first message is in memory, so RocketMQ answers 0.
+    # The oldest complaint: the first message is in memory, so RocketMQ replies 0.
     cluster.broker.queue(TOPIC).append(3)
     assert told(await cluster.start_of()) == ("LAST", 3, 0)
 
@@ -47,7 +47,7 @@ async def test_a_young_warm_queue_is_not_replayed_to_a_group_that_wants_the_last
             ns.StartPolicy(consume_from=ns.CONSUME_FROM_TIMESTAMP, timestamp_ms=4000),
             ("TIMESTAMP", 60, 0),
         ),
-        # The broker's clock stands at 10000.
+        # The broker's clock shows 10000.
         (
             ns.StartPolicy(consume_from=ns.CONSUME_FROM_DURATION, duration_ms=6500),
             ("DURATION", 60, 0),
@@ -425,7 +425,7 @@ async def test_progress_that_moved_while_the_broker_answered_is_not_taken_for_a_
     queue = cluster.broker.queue(TOPIC)
     queue.append(10)
     epoch = (await cluster.start_of()).epoch
-    # The broker's answer says 10, and is held back until 20 is stored.
+    # The broker's reply has 10, and is held until 20 is stored.
     release = cluster.broker.hold_next_status()
     async with asyncio.TaskGroup() as tasks:
         resolving = tasks.create_task(cluster.start_of(member="m2"))
@@ -469,7 +469,7 @@ async def test_a_group_created_again_while_a_broker_answers_starts_by_its_own_po
         await cluster.until_revision()
         release.set()
     assert told(resolving.result()) == ("FIRST", 0, 0)
-    # What is of the deleted one goes at the next snapshot of the routes.
+    # State of the deleted one is removed at the next snapshot of the routes.
     await cluster.restart_service()
     assert told(await cluster.start_of()) == ("COMMITTED", 0, 0)
 

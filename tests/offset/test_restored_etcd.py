@@ -1,4 +1,4 @@
-"""etcd is restored from a backup: what came later is lost there, and nothing of it was deleted."""
+"""etcd is restored from a backup: later changes are lost, and none of these topics was deleted."""
 
 from typing import Any
 
@@ -8,14 +8,14 @@ from offset.cluster import GROUP, TOPIC, Cluster
 from rockoon_proto.v1 import offset_pb2 as pb
 
 LATER = {"start_policy": {"consume_from": "CONSUME_FROM_LAST"}}
-# Whether etcd has counted past all that was seen when the service looks again.
+# Whether etcd's revision is higher than all known ones when the service reads it again.
 COUNTED = pytest.mark.parametrize("counted", ["behind", "past"])
-# Whether the service runs meanwhile.
+# Whether the service runs in the meantime.
 SEEN = pytest.mark.parametrize("seen", ["seen", "missed"])
 
 
 async def read_30_of_100(cluster: Cluster, topic: str = TOPIC) -> pb.Start:
-    """A group that is told to start at the end has read 30 messages, and 70 came since."""
+    """A group whose start is the end has read 30 messages, and 70 came since."""
     await cluster.set_group(**LATER)
     start = await cluster.start_of(topic=topic)
     cluster.broker.queue(topic).append(100)
@@ -25,7 +25,7 @@ async def read_30_of_100(cluster: Cluster, topic: str = TOPIC) -> pb.Start:
 
 
 async def restore(cluster: Cluster, backup: dict[str, Any], *, seen: str, counted: str) -> int:
-    """Returns the latest revision that was seen before."""
+    """Return the latest revision that was known before."""
     before = cluster.nameserver.revision
     if seen == "missed":
         await cluster.stop_service()
@@ -59,7 +59,7 @@ async def test_a_group_and_its_topic_that_came_after_the_backup_keep_their_place
     await cluster.create_topic()
     await read_30_of_100(cluster)
     before = await restore(cluster, backup, seen=seen, counted=counted)
-    # Somebody makes them again; etcd counts past what was seen sooner or later.
+    # They are created again; etcd exceeds the known revisions sooner or later.
     while cluster.nameserver.revision < before:
         await cluster.create_topic(f"other-{cluster.nameserver.revision}")
     await create_again(cluster)

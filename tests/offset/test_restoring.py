@@ -136,7 +136,7 @@ async def test_progress_beyond_the_log_continues_at_its_end(tmp_path: Path) -> N
     after = found(ledger)
     assert after.offset == 60
     assert "30 messages are lost" in after.start_explanation
-    # Messages 91 on will be other ones.
+    # Messages from 91 on will be other ones.
     assert ledger.windows.find("billing", QUEUE) is None
     # An undo would set offset 90.
     assert ledger.resets.get("r1") is None

@@ -1,8 +1,8 @@
-"""The offset service under a simulated life: any order of anything, checked at every step.
+"""The offset service in a simulated life: random operations in any order, checked at every step.
 
     ROCKOON_TEST_SEEDS=1234 .venv/bin/python -m pytest tests/offset/test_simulation.py
 
-repeats the life of a seed that failed.
+repeats the life of a failed seed.
 """
 
 import logging
@@ -18,7 +18,7 @@ SOAK_OPERATIONS = 1_000_000
 
 
 def live(seed: int, operations: int, directory: Path) -> None:
-    # What it warns of is what is being done to it.
+    # Its warnings are about the simulated faults.
     logging.disable(logging.ERROR)
     try:
         simulation = Simulation(seed, directory)
@@ -31,7 +31,7 @@ def live(seed: int, operations: int, directory: Path) -> None:
         logging.disable(logging.NOTSET)
 
 
-# The known one: a group is created again while a broker answers.
+# The known seed: a group is created again while a broker's reply is under way.
 @pytest.mark.parametrize("seed", seeds(1, known=(586600295,)))
 def test_whatever_happens_no_place_is_lost_and_no_queue_has_two_owners(
     tmp_path: Path, seed: int

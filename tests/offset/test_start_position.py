@@ -1,4 +1,4 @@
-"""Where a reader starts: every reason, both rules."""
+"""Start positions of readers: every reason, both rules."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ from rockoon_proto.v1 import nameserver_pb2, offset_pb2
 QUEUE = MessageQueue("orders", "broker-a", 3)
 EXACT = GroupRules(NewQueueRule.EXACT)
 CLASSIC = GroupRules(NewQueueRule.CLASSIC)
-# The group subscribed at revision 20: born at 10 is older, born at 30 is newer.
+# The group subscribed at revision 20: created at 10 is older, created at 30 is newer.
 OLD = Facts(QUEUE, QueueState(5, 100), create_revision=10, subscription_revision=20, rules=EXACT)
 NEW = replace(OLD, create_revision=30)
 
@@ -82,7 +82,7 @@ def test_a_queue_that_is_as_old_as_the_subscription_is_not_new() -> None:
         (StartPolicy(StartRule.TAIL, tail_messages=10), None, (StartReason.TAIL, 90, 0)),
         (StartPolicy(StartRule.TAIL, tail_messages=0), None, (StartReason.TAIL, 100, 0)),
         (StartPolicy(StartRule.TAIL, tail_messages=1000), None, (StartReason.TAIL, 5, 0)),
-        # A search that answers outside the queue, as for an empty one, is brought back into it.
+        # A search result outside the queue, as for an empty one, is limited to it.
         (StartPolicy(StartRule.TIMESTAMP, timestamp_ms=7), 0, (StartReason.TIMESTAMP, 5, 0)),
     ],
 )
@@ -93,10 +93,10 @@ def test_an_older_queue_without_progress_is_read_by_the_policy(
 
 
 def test_the_log_s_temperature_does_not_matter_to_the_exact_rule() -> None:
-    # RocketMQ replays the whole history here although LAST was asked for.
+    # RocketMQ replays the whole history here although LAST was requested.
     warm = replace(OLD, state=QueueState(0, 100, first_in_memory=True))
     assert outcome(warm) == (StartReason.LAST, 100, 0)
-    # And skips everything here although the queue is new.
+    # And skips all messages here although the queue is new.
     cold = replace(NEW, state=QueueState(0, 100, first_in_memory=False))
     assert outcome(cold) == (StartReason.NEW_QUEUE, 0, 0)
 
@@ -104,12 +104,12 @@ def test_the_log_s_temperature_does_not_matter_to_the_exact_rule() -> None:
 @pytest.mark.parametrize(
     ("state", "expected"),
     [
-        # Empty: 4.x answers 0, so nothing sent meanwhile is skipped.
+        # Empty: 4.x replies 0, so that no message sent in the meantime is skipped.
         (QueueState(0, 0, None), (StartReason.NEW_QUEUE, 0, 0)),
         (QueueState(0, 100, True), (StartReason.NEW_QUEUE, 0, 0)),
         (QueueState(0, 100, False), (StartReason.LAST, 100, 0)),
         (QueueState(5, 100, None), (StartReason.LAST, 100, 0)),
-        # Emptied by retention: it began once, and not at 0 any more.
+        # Emptied by retention: its first offset is not 0 any more.
         (QueueState(100, 100, None), (StartReason.LAST, 100, 0)),
     ],
 )

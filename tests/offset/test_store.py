@@ -1,4 +1,4 @@
-"""The store: what is told is on disk, and only one process may write it."""
+"""The store: every reply is on the disk, and only one process may write it."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ QUEUE = MessageQueue("orders", "broker-a", 0)
 
 
 class BreakableDisk(Disk):
-    """Works until it is broken."""
+    """Works until the test breaks it."""
 
     broken = False
 
@@ -161,7 +161,7 @@ async def test_after_a_failed_sync_nobody_is_told_anything(tmp_path: Path) -> No
 
 
 class HoldingDisk(Disk):
-    """Lets no sync return while `held`."""
+    """No sync returns while `held`."""
 
     def __init__(self) -> None:
         self.free = threading.Event()
@@ -218,7 +218,7 @@ async def test_nothing_is_answered_before_it_is_on_disk(cluster: Cluster, call: 
             disk.free.clear()
             changing = tasks.create_task(call(stub, cluster, epoch))
             await cluster.until(lambda: disk.waiting)
-            # Whoever looks now must not see what a crash could still take back.
+            # A reader must not see changes that a crash could still undo.
             looking = tasks.create_task(listed(stub))
             assert (await stub.ListMembers(pb.ListMembersRequest())).groups == []
             assert not changing.done()
@@ -242,7 +242,7 @@ async def test_a_failed_sync_ends_the_service(cluster: Cluster) -> None:
         (start,) = (await stub.Resolve(request)).starts
         disk.broken = True
         entry = pb.CommitEntry(queue=cluster.ref(), offset=10, epoch=start.epoch, metadata="x")
-        # The second call may find that nobody listens any more.
+        # The second call may find no listener.
         for told in ("accepts no more data", "accepts no more data|UNAVAILABLE"):
             with pytest.raises(Exception, match=told):
                 await stub.Commit(pb.CommitRequest(group=GROUP, entries=[entry]))

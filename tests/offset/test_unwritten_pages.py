@@ -1,4 +1,4 @@
-"""A sync failed, the offset service comes back: what memory still shows it writes again first."""
+"""After a failed sync and a restart, the offset service first writes the cached bytes again."""
 
 import errno
 import random

@@ -1,4 +1,4 @@
-"""Windows of receivers against a model that knows of each offset, by chance's operations."""
+"""Windows of receivers, compared with a model of each offset, under random operations."""
 
 import asyncio
 import random
@@ -41,27 +41,27 @@ CLIENTS = ("a", "b")
 
 
 class Held(NamedTuple):
-    """A message that an acquisition has."""
+    """A message of an acquisition."""
 
     number: int
     attempt: int
     visible_at_ms: int
-    # The client whose reports extend it, and until when; empty and 0: no reports do.
+    # The client whose reports extend it, and its limit; empty and 0: no reports do.
     holder: str = ""
     held_until_ms: int = 0
 
     def extended(self, before_ms: int, until_ms: int) -> "Held":
-        """As it is after a report."""
+        """Return it after a report."""
         until_ms = min(until_ms, self.held_until_ms)
         is_due = self.visible_at_ms < before_ms and self.visible_at_ms < until_ms
         return self._replace(visible_at_ms=until_ms) if is_due else self
 
 
 class Model:
-    """What is true of a queue, offset by offset."""
+    """The true state of a queue, offset by offset."""
 
     def __init__(self, offset: int) -> None:
-        # What is below is settled, and so is what is in `done`.
+        # All offsets below are settled, and so are those in `done`.
         self.begin = self.acquired_to = offset
         self.done: set[int] = set()
         self.held: dict[int, Held] = {}
@@ -83,7 +83,7 @@ class Model:
         self.acquired_to = max(self.acquired_to, offset)
 
     def free(self, end: int, now_ms: int) -> set[int]:
-        """What somebody may get now."""
+        """Return the messages that a receiver may get now."""
         return {
             offset
             for offset in range(self.begin, end)
@@ -93,18 +93,18 @@ class Model:
 
 
 class World:
-    """A ledger with its records, a model of it, and what chance does to both."""
+    """A ledger with its records, a model of it, and random operations on both."""
 
     def __init__(self, seed: int, *, fifo: bool) -> None:
         self.chance = random.Random(seed)
         self.fifo = fifo
         self.ledger = Ledger()
-        # Each with what was durable together.
+        # Records that became durable together.
         self.batches: list[list[Record]] = []
         self.now_ms = 1_000
         self.end = 20
         self.groups = [self.chance.randrange(6) for _ in range(5_000)]
-        # (number, offsets) of all deliveries ever made.
+        # (number, offsets) of all deliveries so far.
         self.receipts: list[tuple[int, list[int]]] = []
         self.write(self.started("", 0))
         self.model = Model(0)
@@ -132,11 +132,11 @@ class World:
         self.write(self.deliveries.open(GROUP, QUEUE))
 
     def anew(self, offset: int) -> None:
-        """Whatever receivers had is nobody's."""
+        """Release the messages of all receivers."""
         self.model = Model(offset)
         self.open()
 
-    # What chance does.
+    # Random operations.
 
     def step(self) -> None:
         doings: list[Callable[[], None]] = [
@@ -165,7 +165,7 @@ class World:
         )
         free = self.model.free(self.end, self.now_ms)
         if self.fifo:
-            # Some receivers have read something already, or not enough.
+            # Some receivers have read some messages before, or not enough.
             first = max(0, self.model.floor - self.chance.randrange(3))
             told = self.groups[first : min(self.end, first + self.chance.randint(0, 40))]
             candidates = FifoCandidates(first, told)
@@ -207,8 +207,8 @@ class World:
     def next_in_order(
         self, end: int, count: int, group_count: int
     ) -> tuple[dict[int, int], set[int]]:
-        """Which messages a receiver gets that knows the message groups below an offset: offset to
-        attempt; and those that were settled and come again."""
+        """Return the messages of a receiver that knows the message groups below an offset: offset
+        to attempt; and the settled ones that come again."""
         members: dict[int, list[int]] = {}
         for offset in range(self.model.floor, max(end, self.model.acquired_to)):
             group = self.groups[offset]
@@ -240,7 +240,7 @@ class World:
         return found, set().union(*(settled.get(first, set()) for first in found))
 
     def require_order(self, records: list[Acquired]) -> None:
-        """Records as they come are in the order of each message group."""
+        """The order of the records is that of each message group."""
         newest: dict[int, int] = {}
         for record in records:
             for offset in bits_of(record.first, record.messages):
@@ -248,7 +248,7 @@ class World:
                 newest[self.groups[offset]] = offset
 
     def take(self, record: Acquired, attempts: dict[int, int]) -> None:
-        """The model follows an acquisition."""
+        """Apply an acquisition to the model."""
         offsets = bits_of(record.first, record.messages)
         for offset in offsets:
             before = self.model.held.get(offset)
@@ -262,7 +262,8 @@ class World:
         self.receipts.append((record.number, offsets))
 
     def receipt(self) -> tuple[int, int, int, list[int]]:
-        """Some messages of a delivery, old or new: its number, the first, the set, all of them."""
+        """Return messages of a delivery, old or new: its number, the first, the set, all of
+        them."""
         recent = self.receipts[-10:] if self.chance.random() < 0.8 else self.receipts
         number, offsets = self.chance.choice(recent or [(1, [0])])
         chosen = sorted(self.chance.sample(offsets, self.chance.randint(1, len(offsets))))
@@ -320,7 +321,7 @@ class World:
         self.write(changed.records)
 
     def hear(self) -> None:
-        """A client is reported that was heard some time ago."""
+        """Report a client that called some time ago."""
         name, heard_ms = self.chance.choice(CLIENTS), self.now_ms - self.chance.choice((0, 40))
         self.deliveries.delivered(held.number for held in self.model.held.values())
         self.write(self.deliveries.extend_held(ClientName(GROUP, name, ""), heard_ms))
@@ -334,7 +335,7 @@ class World:
             assert self.deliveries.release_held(stranger, self.now_ms) == []
 
     def leave(self) -> None:
-        """A client says goodbye: its messages are visible now, and the attempt counts."""
+        """A client leaves: its messages are visible now, and the attempt counts."""
         name = self.chance.choice(CLIENTS)
         records = self.deliveries.release_held(ClientName(GROUP, name, ""), self.now_ms)
         self.write(list(records))
@@ -349,7 +350,7 @@ class World:
         assert name not in {held.holder for held in self.model.held.values()}
 
     def commit(self) -> None:
-        """Somebody without membership commits, forward or, forced, back."""
+        """A reader without membership commits, forward or, forced, back."""
         force = self.chance.random() < 0.3
         offset = self.model.floor + self.chance.randint(0, 8)
         if force:
@@ -363,7 +364,7 @@ class World:
             self.end = max(self.end, offset)
 
     def fail(self) -> None:
-        """What begins the queue anew."""
+        """Begin the queue again."""
         kind = self.chance.choice(
             ("member", "silent member", "import", "topic", "group", "restore")
         )
@@ -373,12 +374,12 @@ class World:
                 self.write(self.started("m1", floor))
                 assert self.ledger.windows.find(GROUP, QUEUE) is None
                 epoch = self.epoch
-                # It has read and committed, and fell silent.
+                # It has read and committed, and then sent nothing.
                 wish = OffsetCommit(GROUP, QUEUE, floor + 1, epoch, "m1", "", force=False)
                 self.write(self.ledger.commit(wish, 7, None, self.now_ms))
                 self.end = max(self.end, floor + 1)
                 self.anew(floor + 1)
-                # What it still wants to commit is not theirs that follow.
+                # Its later commits are not those of its successors.
                 assert self.epoch > epoch
             case "silent member":
                 self.write(self.started("m2", floor))
@@ -399,23 +400,23 @@ class World:
                 self.write(self.started("", 1))
                 self.anew(1)
             case "restore":
-                # An etcd that counts anew: nothing is begun anew.
+                # An etcd with other revisions: no queue begins again.
                 self.write(Reconciliation(self.ledger).accept_etcd(9, 50, {QUEUE: 7}, {GROUP: 5}))
 
     def restart(self) -> None:
-        """The ledger of the journal, or of a snapshot, goes on."""
+        """Continue with the ledger of the journal, or of a snapshot."""
         kept = list(self.ledger.snapshot())
         if self.chance.random() < 0.5:
             kept = [record for batch in self.batches for record in batch]
         self.ledger = replayed(kept)
-        # The service could not hear clients while it was away.
+        # The service could not receive reports while it was away.
         self.write(self.deliveries.service_started(self.now_ms))
         until_ms = self.now_ms + LEASE_MS
         for offset, held in self.model.held.items():
             self.model.held[offset] = held.extended(until_ms, until_ms)
         self.open()
 
-    # What must hold.
+    # Rules.
 
     def compare(self) -> None:
         window, progress = self.ledger.windows.find(GROUP, QUEUE), self.ledger.find(GROUP, QUEUE)
@@ -484,7 +485,7 @@ def test_each_message_is_settled_or_comes_again(seed: int, *, fifo: bool) -> Non
     records = [record for batch in world.batches for record in batch]
     assert state(replayed(records)) == state(world.ledger)
     assert state(replayed(list(world.ledger.snapshot()))) == state(world.ledger)
-    # Whoever was not settled comes in the end, and nobody who was.
+    # Each unsettled message comes in the end, and no settled one does.
     world.now_ms += 10_000
     while left := world.model.free(world.end, world.now_ms):
         world.acquire()
@@ -542,7 +543,7 @@ def test_receivers_have_only_so_many_messages_of_a_queue() -> None:
     for _ in range(IN_FLIGHT_MAX // 1024):
         assert deliveries.acquire(GROUP, QUEUE, 1024, 1 << 30, 0, 10)
     assert deliveries.acquire(GROUP, QUEUE, 1, 1 << 30, 0, 10) == []
-    # What becomes visible is theirs to have.
+    # Messages that become visible can be acquired.
     assert deliveries.acquire(GROUP, QUEUE, 1, 1 << 30, 10, 20)
     deliveries.acknowledge(GROUP, QUEUE, 2, 1024, 1, 10)
     assert len(deliveries.acquire(GROUP, QUEUE, 1024, 1 << 30, 9, 20)) == 1
@@ -565,7 +566,7 @@ def test_receivers_run_only_so_far_ahead_of_a_message_that_nobody_settles() -> N
 def test_a_first_offset_far_from_the_window_costs_nothing() -> None:
     _, deliveries = open_ledger(OFFSET_MAX)
     (record,) = deliveries.acquire(GROUP, QUEUE, 2, OFFSET_MAX + 2, 0, 10)
-    # Below the floor all is settled, and nothing is acquired.
+    # Below the floor all are settled, and none is acquired.
     assert deliveries.acknowledge(GROUP, QUEUE, record.number, 0, 0b11, 0) == ([], 0)
     later = VisibilityChange(20, True, False)
     assert deliveries.change_visibility(GROUP, QUEUE, record.number, 0, 0b11, later).refused == 0b11
@@ -592,7 +593,7 @@ def test_a_snapshot_knows_whose_try_an_acquisition_was() -> None:
 
 def test_what_is_extended_again_and_again_takes_no_more_memory() -> None:
     ledger, deliveries = open_ledger()
-    # The first one stays at the front of what is due.
+    # The first one stays at the front of the due ones.
     deliveries.acquire(GROUP, QUEUE, 1, 2, 0, 1)
     (record,) = deliveries.acquire(GROUP, QUEUE, 1, 2, 0, 10)
     window = ledger.windows.of(GROUP, QUEUE)
@@ -604,7 +605,7 @@ def test_what_is_extended_again_and_again_takes_no_more_memory() -> None:
 
 
 class Written:
-    """A store that remembers what is written."""
+    """A store that records its writes."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -749,7 +750,7 @@ def test_a_change_by_the_client_is_not_extended_by_its_reports() -> None:
     (extended,) = deliveries.extend_held(client, 20_000)
     assert isinstance(extended, Extended)
     assert (bits_of(extended.first, extended.messages), extended.visible_at_ms) == ([1, 2], 80_000)
-    # Three quarters of the lease are left: that is enough.
+    # Three quarters of the lease remain: this is enough.
     assert deliveries.extend_held(client, 30_000) == []
     passed = VisibilityChange(70_000, counted=True, extend=False, to=Holder("d", "", 1_000_000))
     changed = deliveries.change_visibility(GROUP, QUEUE, record.number, 1, 0b1, passed)

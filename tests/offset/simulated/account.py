@@ -1,4 +1,4 @@
-"""The witness's own account of progress, made of nothing but the records that were written."""
+"""The witness's own account of progress, derived only from the written records."""
 
 from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ LEASE_NS = round(LEASE_SECONDS * SECOND_NS)
 
 
 class Entry(NamedTuple):
-    """Progress, as far as it must not change by itself."""
+    """Fields of progress that must not change by themselves."""
 
     offset: int
     epoch: int
@@ -55,11 +55,11 @@ class Holding:
     epoch: int
     # Next offset to read.
     offset: int
-    # As the member's routes say, and as the service's did.
+    # By the routes of the member, and by those of the service.
     create_revision: int
     incarnation: int
     group_incarnation: int
-    # Taken away rightly, and the member has not heard yet.
+    # Lost correctly, and the member does not know it yet.
     is_overtaken: bool = False
 
 
@@ -71,21 +71,21 @@ class Member:
     member_id: str
     instance: str
     topics: tuple[str, ...]
-    # Of its group when it joined: the members of a deleted group are out.
+    # Incarnation of its group when it joined: a deletion of the group removes its members.
     group_incarnation: int
     running: bool = True
-    # Has said goodbye, and never wakes.
+    # It has left, and never wakes.
     left: bool = False
-    # Runs, and does not let go of what is another one's.
+    # It runs, and does not release queues of other members.
     stuck: bool = False
-    # When the last heartbeat that got through was sent; 0 for none.
+    # Time of the last heartbeat that arrived; 0: none.
     heard_ns: int = 0
     topics_of: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    # Of the routes it knows.
+    # Revision of the routes that it knows.
     revision: int = 0
     owns: dict[MessageQueue, Holding] = field(default_factory=dict)
     asking: set[MessageQueue] = field(default_factory=set)
-    # Let go of, and the service has not answered yet: not to be asked for again before.
+    # Released, and without a reply so far: it may not be requested again before.
     leaving: set[MessageQueue] = field(default_factory=set)
 
     def in_lease(self, now_ns: int) -> bool:
@@ -94,7 +94,7 @@ class Member:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A request under way: why records are written."""
+    """A running request: the reason for which records are written."""
 
     kind: str
     group: str
@@ -103,7 +103,7 @@ class Call:
     on_done: Any = None
     commits: dict[MessageQueue, OffsetCommit] = field(default_factory=dict)
     releases: frozenset[MessageQueue] = frozenset()
-    # What brokers said in its course, and the offset that was stored at that moment.
+    # Replies of brokers during it, and the offset that was stored at that moment.
     told: dict[MessageQueue, list[tuple[QueueState, int | None]]] = field(default_factory=dict)
     # Queues whose offset it has moved.
     moved: set[MessageQueue] = field(default_factory=set)
@@ -111,12 +111,12 @@ class Call:
 
 @dataclass(slots=True)
 class Account:
-    """Progress as some records have made it."""
+    """Progress after some records."""
 
     progress: dict[tuple[str, MessageQueue], Entry] = field(default_factory=dict)
-    # What progress was that the undoing of a reset took back; its owner may read still.
+    # Progress before the undo of a reset; its owner may still read.
     reverted: dict[tuple[str, MessageQueue], Entry] = field(default_factory=dict)
-    # The last epoch of progress that was dropped, or taken back.
+    # The last epoch of progress that was dropped or undone.
     ended: dict[tuple[str, MessageQueue], int] = field(default_factory=dict)
     # Reset id → (group, undone).
     resets: dict[str, tuple[str, bool]] = field(default_factory=dict)
@@ -134,11 +134,11 @@ class Account:
         )
 
     def holder(self, group: str, queue: MessageQueue) -> Entry | None:
-        """The entry whose owner holds a queue."""
+        """Return the entry whose owner holds a queue."""
         return self.progress.get((group, queue)) or self.reverted.get((group, queue))
 
     def has_ended(self, group: str, queue: MessageQueue, epoch: int) -> bool:
-        """Whether progress of an epoch was dropped or taken back, and there is none now."""
+        """Return whether progress of an epoch was dropped or undone, and there is none now."""
         key = (group, queue)
         return key not in self.progress and self.ended.get(key, 0) >= epoch
 

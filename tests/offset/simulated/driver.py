@@ -1,4 +1,4 @@
-"""The calls under way to a simulated service, driven by hand, and its starts and crashes."""
+"""The running calls to a simulated service, advanced by hand, and its starts and crashes."""
 
 import random
 from collections.abc import Callable, Coroutine
@@ -19,7 +19,7 @@ BROKERS = ("broker-a", "broker-b", "broker-c")
 TOPICS = ("orders", "payments", "%RETRY%first")
 CALLS_MAX = 40
 KEPT_MAX = 50
-# Of a life's brokers.
+# Of the brokers of one life.
 SLOW_SHARES = (0.01, 0.1, 0.3)
 
 GROUPS = {
@@ -42,10 +42,10 @@ GROUPS = {
 
 
 class Driver:
-    """A service and the calls to it that are under way.
+    """A service and its running calls.
 
     Args:
-        seed: of all that chance decides.
+        seed: of all random choices.
         directory: for the journal's files; empty.
     """
 
@@ -122,6 +122,6 @@ class Driver:
         for call in calls:
             call.on_done(None)
         self.witness.crashed()
-        # The nameserver that it asks first may lag behind what it knew before.
+        # The first nameserver that it asks may be behind the service's former routes.
         lag = 0 if self.chance.random() < 0.5 else int(self.chance.expovariate(0.1))
         self.service = self._start_service(lag)

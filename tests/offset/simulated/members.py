@@ -1,4 +1,4 @@
-"""What members of groups do in a simulated life: as the SDK does, and as it does not."""
+"""Operations of members in a simulated life: as the SDK makes them, and also others."""
 
 from functools import partial
 from pathlib import Path
@@ -39,7 +39,7 @@ class MemberDoings(Driver):
     def __init__(self, seed: int, directory: Path) -> None:
         super().__init__(seed, directory)
         self._instances = 0
-        # Commits made before, to be repeated out of turn.
+        # Former commits, which are repeated later.
         self._old_commits: list[OffsetCommit] = []
         self._shares: dict[object, frozenset[MessageQueue]] = {}
 
@@ -56,7 +56,7 @@ class MemberDoings(Driver):
         known = self.witness.members.get((group, member_id))
         if known is not None and known.running:
             return
-        # Under the id of one that is gone, or sleeps: then that one never wakes.
+        # With the id of a member that is gone or sleeps: then this one never wakes.
         topics = TOPICS if self.chance.random() < 0.9 else TOPICS[:1]
         self._instances += 1
         known_group = self.world.view.groups.get(group)
@@ -71,7 +71,7 @@ class MemberDoings(Driver):
         member = self._some_member()
         if member is None:
             return
-        # It closes: lets go of everything, then leaves.
+        # It closes: it releases all queues, then leaves.
         self._let_go(member, list(member.owns))
         member.running, member.left = False, True
         if self.chance.random() < 0.9:
@@ -111,12 +111,12 @@ class MemberDoings(Driver):
         )
         try:
             if groups.heartbeat(member.group, known):
-                # Who joins is answered when that is durable.
+                # A join gets its reply when it is durable.
                 self.service.store.sync()
         except MemberIdTaken:
             return
         except GroupNotFound:
-            # Its group was deleted; it starts anew as another process.
+            # Its group was deleted; it starts again as another process.
             group = self.world.view.groups.get(member.group)
             exists = group is not None and group.incarnation == member.group_incarnation
             assert not exists, f"{member} is out of a group that exists"
@@ -124,7 +124,7 @@ class MemberDoings(Driver):
             member.owns.clear()
             return
         if lapsed:
-            # Others may have its queues by now.
+            # Other members may have its queues by now.
             self._let_go(member, list(member.owns))
         member.heard_ns = now_ns
         member.topics_of = {
@@ -210,7 +210,7 @@ class MemberDoings(Driver):
             self.witness.started(member.group, queue, start.epoch)
             entry = self.witness.written.progress.get((member.group, queue))
             if entry is None or entry.epoch != start.epoch or entry.owner != member.member_id:
-                # Overtaken on the way; the next commit tells it.
+                # Another call overtook it; the next commit reports this.
                 continue
             holding = Holding(
                 start.epoch,
@@ -254,7 +254,7 @@ class MemberDoings(Driver):
         self._commit(Call("commit", member.group, member.member_id), commits, [], member)
 
     def _do_commit_again(self) -> None:
-        """A commit of long ago, or one beyond the end, arrives."""
+        """An old commit, or one beyond the end, arrives."""
         if self._old_commits:
             commit = self.chance.choice(self._old_commits)
             if self.chance.random() < 0.2:
@@ -297,7 +297,7 @@ class MemberDoings(Driver):
                     del member.owns[queue]
 
     def _do_outsider(self) -> None:
-        """A reader outside membership asks where to start, and owns nothing."""
+        """A reader outside membership asks for its start, and owns nothing."""
         queues = list(self.world.view.topics.get(self.chance.choice(TOPICS), {}))
         if queues:
             group = self.chance.choice(tuple(GROUPS))

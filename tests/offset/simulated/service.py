@@ -1,8 +1,8 @@
-"""The offset service of the simulation: its real parts on a disk and a clock that chance drives.
+"""The offset service of the simulation: its real parts on a simulated disk and clock.
 
 Real: the ledger, the journal's files and their recovery, membership, hand-over, resolver, commits,
-reset plans, and what routes mean for them. Not real: the moments of writes and syncs (they happen
-when the simulation says so), gRPC, and the calls to brokers and nameservers.
+reset plans, and the effects of routes on them. Not real: the times of writes and syncs (the
+simulation decides them), gRPC, and the calls to brokers and nameservers.
 """
 
 import random
@@ -49,7 +49,7 @@ FILE_BYTES_MAX = 20_000
 
 
 class QuietDisk(Disk):
-    """Without syncs: the simulation's crashes are cut out of bytes, not out of power."""
+    """Without syncs: the simulation cuts bytes, not the power."""
 
     def fdatasync(self, fd: int) -> None:
         pass
@@ -62,12 +62,12 @@ class QuietDisk(Disk):
 
 
 class SimulatedStore(JournalStore):
-    """The ledger with its journal, which is written when the simulation says so.
+    """The ledger with its journal; the simulation decides when the journal is written.
 
     Args:
         directory: recovered; empty at first.
-        on_written: told of every change as it is made.
-        on_durable: told of the same changes as they become durable.
+        on_written: called with every change when it is made.
+        on_durable: called with the same changes when they become durable.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class SimulatedStore(JournalStore):
             await Pause()
 
     def sync(self) -> None:
-        """Make all that was written durable, in one frame, as the store does."""
+        """Make all written changes durable, in one frame, as the store does."""
         journal = self._journal
         if self._unsynced:
             journal.append(self._encoded(len(self._unsynced)))
@@ -128,7 +128,7 @@ class SimulatedStore(JournalStore):
         return [encode(record) for batch in list(self._unsynced)[:batches] for record in batch]
 
     def crash(self, chance: random.Random) -> None:
-        """End as by kill -9 or power cut: of the write under way any part may be on disk."""
+        """End as by kill -9 or power cut: any part of the running write may be on disk."""
         batches = chance.randint(0, len(self._unsynced))
         end = self._journal.end
         self._journal.close()
@@ -137,7 +137,7 @@ class SimulatedStore(JournalStore):
         written = frames.encode(FrameKind.RECORDS, end, end, frames.pack(self._encoded(batches)))
         fate = chance.random()
         if fate < 0.3:
-            # Whole, and not acknowledged.
+            # Complete, and not acknowledged.
             for _ in range(batches):
                 self._on_durable(self._unsynced.popleft())
         elif fate < 0.8:
@@ -155,7 +155,7 @@ def _failed(failure: OSError) -> None:
 
 
 class SimulatedGroups(Groups):
-    """Tells who asks for a queue at the moment that counts."""
+    """Reports the member that requests a queue, at the moment that counts."""
 
     on_asked: Callable[[str, MessageQueue, str], None]
 
@@ -167,10 +167,10 @@ class SimulatedGroups(Groups):
 
 
 class SimulatedWatch(GroupWatch):
-    """Tells of groups whose members are out because their group was deleted.
+    """Reports groups whose members were removed because their group was deleted.
 
     Args:
-        on_deleted: told the group's name.
+        on_deleted: called with the group's name.
     """
 
     def __init__(self, on_deleted: Callable[[str], None]) -> None:
@@ -185,15 +185,15 @@ class Service:
     """One life of the offset service, from a start to a crash.
 
     Args:
-        world: what it talks to.
+        world: its surroundings.
         directory: of its journal.
-        view: of the routes that it reads first; may be an old one.
+        view: the routes that it reads first; may be old.
         on_written: see SimulatedStore.
         on_durable: see SimulatedStore.
         on_told: see SimulatedBrokers.
-        on_asked: told of group, queue and member when a member asks for a queue.
-        on_deleted: told of groups whose members are out.
-        on_recovered: told of the ledger as the journal made it, before anything changes it.
+        on_asked: called with group, queue and member when a member requests a queue.
+        on_deleted: called with groups whose members were removed.
+        on_recovered: called with the ledger as the journal restored it, before any change.
     """
 
     def __init__(
@@ -255,9 +255,9 @@ class Service:
         self.store.write(Reconciliation(self.store.ledger).etcd_seen(ETCD_CLUSTER_ID))
         self.follow(view, from_nothing=True)
         self.groups.open()
-        # It registers and serves only after that, long enough for a disk.
+        # It registers and serves only after that, late enough for a disk.
         self.store.sync()
 
     def follow(self, view: View, *, from_nothing: bool = False) -> None:
-        """Hear of the routes of a later view."""
+        """Receive the routes of a later view."""
         self.groups.routes_changed(self.routes.follow(view, from_nothing=from_nothing))

@@ -1,8 +1,9 @@
-"""A cluster's life, drawn by chance: members, operators, brokers, crashes around an offset service.
+"""A random life of a cluster: members, operators, brokers and crashes around an offset service.
 
-One seed gives one life, operation by operation. The service's coroutines are driven by hand: one
-that would wait gives way, and chance decides what happens before it goes on. So an answer of a
-broker can be old when it arrives, a commit overtake a reset, a crash cut anything in two.
+One seed gives one life, operation by operation. The service's coroutines are advanced by hand: one
+that would wait yields, and a random choice decides which events happen before it continues. So a
+broker's reply can be old when it arrives, a commit can overtake a reset, and a crash can come
+between any two steps.
 """
 
 from functools import partial
@@ -40,7 +41,7 @@ class Simulation(MemberDoings):
     """One life.
 
     Args:
-        seed: of all that chance decides.
+        seed: of all random choices.
         directory: for the journal's files; empty.
     """
 
@@ -59,7 +60,7 @@ class Simulation(MemberDoings):
     # One life.
 
     def run(self, operations: int) -> None:
-        """Do so many operations; what does not hold raises AssertionError."""
+        """Run this number of operations; a violated rule raises AssertionError."""
         for _ in range(operations):
             (name,) = self.chance.choices(NAMES, cum_weights=self._cum_weights)
             self.operations += 1
@@ -104,7 +105,7 @@ class Simulation(MemberDoings):
             self.service.groups.expire_due()
 
     def _do_long_pause(self) -> None:
-        """The whole machine slept: every lease is over, and nobody was there to see it."""
+        """The whole machine slept: every lease has expired, and no process saw it."""
         self.world.advance(round(self.chance.uniform(1, 60) * SECOND_NS))
 
     def _do_wall_jump(self) -> None:
@@ -183,7 +184,7 @@ class Simulation(MemberDoings):
 
     def _do_apply_reset(self) -> None:
         if self._resets:
-            # The newest, mostly: an old one is stale.
+            # The newest in most cases: an old one is stale.
             index = -1 if self.chance.random() < 0.7 else self.chance.randrange(len(self._resets))
             reset_id, group = self._resets[index]
             coroutine = self.service.plans.apply(reset_id, "operator")
@@ -196,7 +197,7 @@ class Simulation(MemberDoings):
             self._call(Call("undo", group), coroutine, partial(self._reset, group))
 
     def _reset(self, group: str, applied: Any) -> None:
-        """Members hear of it, or find out at their next commit."""
+        """Notify members of it, or let them find out at their next commit."""
         if applied is None or self.chance.random() < 0.3:
             return
         for member in self.witness.members.values():
@@ -204,10 +205,10 @@ class Simulation(MemberDoings):
                 for step in applied.steps:
                     member.owns.pop(step.queue, None)
 
-    # What must come of it.
+    # Rules of the end.
 
     def _calm_down(self) -> None:
-        """Nothing happens any more: in bounded time every queue has its owner, and only that."""
+        """Without further events, every queue has exactly one owner in bounded time."""
         self._finish_calls()
         world = self.world
         world.away.clear()
@@ -221,7 +222,7 @@ class Simulation(MemberDoings):
             self._do_routes()
         for member in self.witness.members.values():
             member.stuck = False
-        # Leases of the dead run out, then whoever asked for a stuck or forgotten queue gets it.
+        # Leases of dead members expire; then members that request a stuck or released queue get it.
         seconds = 2 * LEASE_SECONDS + 2 * HANDOVER_SECONDS + 4 * HEARTBEAT_SECONDS
         for _ in range(round(seconds / HEARTBEAT_SECONDS)):
             world.advance(round(HEARTBEAT_SECONDS * SECOND_NS))
@@ -266,7 +267,7 @@ class Simulation(MemberDoings):
                     assert entry.incarnation == view.create_revision(queue), f"{entry} of {queue}"
 
     def _is_refused(self, group: str, queue: MessageQueue) -> bool:
-        """Whether the group's policy is to fail on this queue."""
+        """Return whether the group's policy is to fail on this queue."""
         answer: list[Any] = []
         coroutine = self.service.resolver.resolve(group, "", [queue], StartPolicy(), 0)
         self._call(Call("resolve", group), coroutine, lambda found: answer.append(found))
@@ -274,8 +275,8 @@ class Simulation(MemberDoings):
         return isinstance(answer[0][queue], InvalidOffset | OffsetBeyondEnd)
 
 
-# What happens, and how often beside the rest, in the middle of all lives: each life has some of it
-# more often and some less, so that what is rare in most meets in some.
+# Operations and their average frequencies. Each life has some of them more often and some less, so
+# that rare operations also meet in some lives.
 DOINGS = {
     "heartbeat": 220,
     "rebalance": 220,

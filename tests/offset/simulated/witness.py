@@ -1,18 +1,19 @@
-"""What must hold, whatever happens; checked at every record the service writes and every answer.
+"""Rules that must always be true; checked at every record that the service writes and every reply.
 
-The witness keeps its own account of progress, made of nothing but the records, and knows why each
-was written (`Call`) and what was really so (`World`, `Member`). It never asks the ledger.
+The witness keeps its own account of progress, derived only from the records. It knows the reason of
+each record (`Call`) and the true state (`World`, `Member`). It never asks the ledger.
 
-- Progress goes back only by a reset, an undo or a forced commit, or when the queue itself no longer
-  has what was read: another incarnation, a log without its tail.
-- A commit changes progress only under the current epoch, and one that was refused changes nothing.
+- Progress decreases only by a reset, an undo or a forced commit, or when the queue has lost the
+read
+  messages: another incarnation, a log without its tail.
+- A commit changes progress only under the current epoch, and a refused one changes nothing.
 - Every epoch is higher than all before it.
-- A queue is taken from a member whose lease runs only if somebody has asked for it for the whole
-  hand-over time; nobody else ever believes to own a queue beside its owner.
-- A queue born after the subscription is read from its oldest message (rule EXACT).
+- A member with a valid lease loses a queue only after another one has requested it for the whole
+  hand-over time; at no time a second member believes to own a queue.
+- A queue that is created after the subscription is read from its oldest message (rule EXACT).
 - No progress begins under an incarnation of its group that is known to be over.
-- What was answered is durable, and a restart finds exactly what was durable.
-- Nothing is forgotten unless a topic or a group was deleted.
+- All replies are durable, and a restart finds exactly the durable state.
+- No progress is removed unless a topic or a group was deleted.
 """
 
 from offset.simulated.account import Account, Call, Entry, Holding, Member, entry_of
@@ -38,10 +39,10 @@ HANDOVER_NS = round(HANDOVER_SECONDS * SECOND_NS)
 
 
 class Witness:
-    """Sees every record and every answer.
+    """Sees every record and every reply.
 
     Args:
-        world: what is really so.
+        world: the true state.
     """
 
     def __init__(self, world: World) -> None:
@@ -49,11 +50,11 @@ class Witness:
         self.members: dict[tuple[str, str], Member] = {}
         self.written = Account()
         self.durable = Account()
-        # Why records are written now.
+        # Reason of the records that are written now.
         self.cause: Call | None = None
-        # The routes that the service was told last.
+        # The last routes that the service received.
         self.told_view: View = world.view
-        # (group, queue, who asks) → the owner asked, and since when.
+        # (group, queue, requesting member) → the owner, and the time of the request.
         self._asked: dict[tuple[str, MessageQueue, str], tuple[str, int]] = {}
         # Queues whose holder forced a commit back under its epoch.
         self._forced: dict[tuple[str, MessageQueue], int] = {}
@@ -61,7 +62,7 @@ class Witness:
     # Records.
 
     def on_written(self, records: list[Record]) -> None:
-        # What a group that was created anew has read already stays when the old one's place goes.
+        # Records of a recreated group stay when the progress of the old one is removed.
         kept: dict[str, dict[MessageQueue, Entry]] = {}
         for index, record in enumerate(records):
             if isinstance(record, GroupDeleted):
@@ -202,7 +203,7 @@ class Witness:
             self._settled(*key)
 
     def _check_of_a_group_that_exists(self, before: Entry | None, after: Progress) -> None:
-        """What is written for a group that is known to be over would pass for its successor's."""
+        """A record for a group that is known to be over would count for its successor."""
         if before is not None and before.group_incarnation == after.group_incarnation:
             return
         told = self.told_view
@@ -259,7 +260,7 @@ class Witness:
         elif consume_from is StartRule.TIMESTAMP:
             found = log.offset_at(policy.timestamp_ms)
             expected = {min(max(found, state.min_offset), state.max_offset) for state in told}
-            # What the search saw may be a moment older than the log is now.
+            # The search may have used a slightly older state of the log.
             expected |= {state.max_offset for state in told if found >= state.max_offset} | first
             why = "is read from a time"
         else:
@@ -267,14 +268,14 @@ class Witness:
         assert after.offset in expected, f"{after.queue} {why}: {expected}, not {after.offset}"
 
     def told(self, queue: MessageQueue, state: QueueState) -> None:
-        """A broker names a queue's ends; they are acted on later."""
+        """A broker reports a queue's ends; the service uses them later."""
         if self.cause is not None:
             entry = self.written.progress.get((self.cause.group, queue))
             stored = None if entry is None else entry.offset
             self.cause.told.setdefault(queue, []).append((state, stored))
 
     def group_deleted(self, group: str) -> None:
-        """The members of the deleted group are out, and hear of it when they call."""
+        """The members of the deleted group are removed, and learn it when they call."""
         known = self.told_view.groups.get(group)
         for member in self.members.values():
             is_later = member.group_incarnation > self.told_view.revision
@@ -282,7 +283,7 @@ class Witness:
             if member.group == group and not is_later and not is_of_this:
                 member.heard_ns = 0
 
-    # Who waits for whom.
+    # Members that wait for queues.
 
     def _is_member(self, member: Member) -> bool:
         group = self._world.view.groups.get(member.group)
@@ -293,7 +294,7 @@ class Witness:
         )
 
     def asks(self, group: str, queue: MessageQueue, member_id: str) -> None:
-        """A member asks for a queue; its waiting begins now at the earliest."""
+        """A member requests a queue; its wait begins now at the earliest."""
         entry = self.written.holder(group, queue)
         owner = "" if entry is None else entry.owner
         if owner in ("", member_id):
@@ -306,10 +307,10 @@ class Witness:
         for key in [key for key in self._asked if key[:2] == (group, queue)]:
             del self._asked[key]
 
-    # Answers.
+    # Replies.
 
     def started(self, group: str, queue: MessageQueue, epoch: int) -> None:
-        """A member was told where to start: that is durable."""
+        """A member got its start: this is durable."""
         key = (group, queue)
         if key in self.written.progress and not self.durable.has_ended(group, queue, epoch):
             kept = self.durable.progress.get(key)
@@ -334,7 +335,7 @@ class Witness:
                 )
 
     def committed(self, call: Call, queue: MessageQueue, offset: int) -> None:
-        """A member was told that its commit is stored."""
+        """A member got the acknowledgement of its commit."""
         key = (call.group, queue)
         commit = call.commits[queue]
         if key in self.written.progress and not self.durable.has_ended(*key, commit.epoch):
@@ -356,7 +357,7 @@ class Witness:
         self._forced.clear()
 
     def recovered(self, ledger: Ledger) -> None:
-        """The service has read its journal: that is exactly what was durable."""
+        """The service has read its journal: this is exactly the durable state."""
         found = {
             (entry.group, entry.queue): entry_of(entry) for entry in list(ledger.each_progress())
         }

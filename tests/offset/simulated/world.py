@@ -1,7 +1,7 @@
-"""What lies around the simulated offset service: etcd with its history, the brokers' logs, time.
+"""Surroundings of the simulated offset service: etcd with its history, brokers' logs, time.
 
-Nothing here waits: a coroutine that would have to wait gives way with `Pause`, and whoever drives
-it (`Simulation`) decides when it goes on, and what happens before that.
+No call waits: a coroutine that would wait yields `Pause`, and its driver (`Simulation`) decides
+when it continues, and which events happen before.
 """
 
 import random
@@ -19,12 +19,12 @@ from rockoon_proto.v1.broker_pb2 import DELETED_EXPIRED
 SECOND_NS = 10**9
 MESSAGE_MS = 7
 ETCD_CLUSTER_ID = 0xE7CD
-# Of a slow answer: so long that routes, groups and owners may be others when it arrives.
+# Duration of a slow reply: routes, groups and owners may have changed when it arrives.
 SLOW_PAUSES_MAX = 100
 
 
 class Pause:
-    """Awaited where the real thing would wait for a network, a disk or a clock."""
+    """Awaited where the real code would wait for a network, a disk or a clock."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield
@@ -37,7 +37,7 @@ class Log:
     base_ms: int
     min: int = 0
     max: int = 0
-    # Highest end that was ever true; `max` falls when the log loses its tail.
+    # Highest end so far; `max` decreases when the log loses its tail.
     highest: int = 0
 
     def append(self, count: int) -> None:
@@ -51,7 +51,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All that etcd held at one revision. Never changed: views share what they have in common."""
+    """Content of etcd at one revision. Never changed: views share common parts."""
 
     revision: int
     # topic → queue → create revision.
@@ -69,15 +69,15 @@ class World:
     """etcd, the brokers and the clocks.
 
     Args:
-        chance: every choice is drawn from it.
-        slow_share: of the brokers' answers, that are slow.
+        chance: source of all random choices.
+        slow_share: share of slow replies among those of brokers.
     """
 
     chance: random.Random
     slow_share: float
     now_ns: int = SECOND_NS
     wall_ms: int = 1_700_000_000_000
-    # One a revision, oldest first; the first has revision 1.
+    # One per revision, oldest first; the first has revision 1.
     history: list[View] = field(default_factory=lambda: [View(1, {}, {}, {}, {})])
     logs: dict[tuple[MessageQueue, int], Log] = field(default_factory=dict)
     away: dict[str, bool] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class World:
         return self.history[-1]
 
     def at(self, revision: int) -> View:
-        """The view of a revision; the oldest ones are forgotten, and stand for all before."""
+        """Return the view of a revision; the oldest kept view is used for all earlier ones."""
         return self.history[max(0, revision - self.history[0].revision)]
 
     def forget_history(self, before: int) -> None:
@@ -154,7 +154,7 @@ class World:
         )
 
     def subscribe(self, group: str, topic: str) -> int:
-        """Record a subscription once; returns its revision."""
+        """Record a subscription once; return its revision."""
         known = self.view.subscriptions.get((group, topic))
         if known is not None:
             return known
@@ -167,7 +167,7 @@ def without(items: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def update_between(old: View | None, new: View) -> ns.RouteUpdate:
-    """What a nameserver tells of the way from an old view; a snapshot when there is none."""
+    """Return a nameserver's updates since an old view; a snapshot if that is unknown."""
     topics, groups = new.topics, new.groups
     update = ns.RouteUpdate(
         revision=new.revision,
@@ -204,7 +204,7 @@ def update_between(old: View | None, new: View) -> ns.RouteUpdate:
 
 
 class SimulatedRoutes:
-    """The service's routes: behind etcd by as much as chance wants. Stands for `Routes`."""
+    """The service's routes: a random number of revisions behind etcd. Replaces `Routes`."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -222,14 +222,14 @@ class SimulatedRoutes:
         return self.table.revision >= revision
 
     def follow(self, view: View, *, from_nothing: bool) -> Any:
-        """Take a nameserver's word of a later view; returns the change."""
+        """Apply a nameserver's update to a later view; return the change."""
         update = update_between(None if from_nothing else self._view, view)
         self._view = view
         return self.table.apply(update)
 
 
 class SimulatedNameservers:
-    """Records subscriptions. Stands for `Nameservers`."""
+    """Records subscriptions. Replaces `Nameservers`."""
 
     metadata = ()
 
@@ -250,11 +250,11 @@ class SimulatedNameservers:
 
 
 class SimulatedBrokers:
-    """The queues' ends, told late. Stands for `Brokers`.
+    """The queues' ends, with delayed replies. Replaces `Brokers`.
 
     Args:
         world: has the logs.
-        on_told: called with each queue's state as it is told.
+        on_told: called with each queue's state of a reply.
     """
 
     def __init__(self, world: World, on_told: Callable[[MessageQueue, QueueState], None]) -> None:
@@ -268,7 +268,7 @@ class SimulatedBrokers:
         if chance.random() < 0.2:
             await Pause()
         answers = {queue: self._state(queue, offsets_only=offsets_only) for queue in queues}
-        # An answer is under way for a while, and old when it arrives.
+        # A reply needs some time, and is old when it arrives.
         way = chance.random()
         for _ in range(
             chance.randrange(SLOW_PAUSES_MAX) if way < self._world.slow_share else int(way < 0.3)
@@ -310,7 +310,7 @@ class SimulatedBrokers:
 
 
 class SimulatedEnds:
-    """The last known ends of queues. Stands for `QueueEnds`, which shares calls between tasks."""
+    """The last known ends of queues. Replaces `QueueEnds`, which shares calls between tasks."""
 
     def __init__(self, brokers: SimulatedBrokers) -> None:
         self._brokers = brokers
