@@ -1,8 +1,8 @@
-"""`make faults`: everything that can go wrong with a disk, a process, a clock or a caller, and
-whether Rockoon keeps its promises.
+"""`make faults`: faults of disks, processes, clocks and callers, and whether Rockoon keeps its
+promises.
 
 Exit status 1 if it does not. With --break, one mechanism is broken on purpose, and the status is 1
-if that is not noticed.
+if no scenario notices it.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def main() -> int:
     except ValueError as failure:
         parser.error(str(failure))
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(10**6)
-    # Members of the cluster come and go; what must hold is judged at the end.
+    # Members of the cluster come and go; the end of the scenario checks the rules.
     logging.getLogger("rockoon").setLevel(logging.CRITICAL)
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     patterns = arguments.only.replace(",", " ").split() or ["*"]
@@ -155,7 +155,7 @@ def tell(row: Row, seconds: float) -> None:
 
 
 def break_on_purpose(which: str, seed: int, scale: float) -> int:
-    """Run the scenarios that have to notice a mechanism that is gone."""
+    """Run the scenarios that must notice that a mechanism is broken."""
     missed = []
     for mechanism in MECHANISMS if which == "all" else [which]:
         print(f"broken on purpose: {mechanism}", flush=True)

@@ -1,6 +1,6 @@
-"""A service with a mechanism broken on purpose, so that a scenario has something to catch.
+"""A service with a mechanism that is broken on purpose, so that a scenario has a fault to find.
 
-python -m faults.broken_service MECHANISM MODULE [what the service takes]
+python -m faults.broken_service MECHANISM MODULE [arguments of the service]
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 
 def replace(path: str, made: Callable[[Any], Any]) -> None:
-    """Put `made(what is there)` in the place of "module:name" or "module:Class.name"."""
+    """Replace "module:name" or "module:Class.name" by `made(former value)`."""
     module, _, name = path.partition(":")
     *owners, last = name.split(".")
     owner: Any = import_module(module)
@@ -93,7 +93,7 @@ def a_call_fails() -> None:
 
 
 def alone(_: object, ends: dict[str, int], epoch_start: int, before: int) -> int:
-    """As `committed_end`: what a leader has alone is committed."""
+    """As `committed_end`: records that only the leader has are committed."""
     furthest = max(ends.values())
     return max(before, furthest) if furthest > epoch_start else before
 
@@ -160,13 +160,13 @@ def older_snapshots_are_believed() -> None:
 
 
 class Mechanism(NamedTuple):
-    """What is broken, how, and the scenarios that have to notice."""
+    """The broken mechanism, its change, and the scenarios that must notice it."""
 
     module: str
     break_it: Callable[[], None]
     noticed_by: tuple[str, ...]
     scale: float = 0.5
-    """Of the scenario: how much of it notices the break for certain."""
+    """Scale of the scenario at which it notices the fault for certain."""
 
 
 MECHANISMS = {

@@ -1,4 +1,4 @@
-"""Every call of every service, from the descriptors: made with anything, by anybody."""
+"""Every call of every service, from the descriptors, with arbitrary requests of any caller."""
 
 import asyncio
 import random
@@ -42,7 +42,7 @@ _INTEGERS = (0, 1, 2, -1, 7, 100, 1 << 15, (1 << 31) - 1, -(1 << 31), 1 << 62, (
 
 @dataclass(frozen=True)
 class Method:
-    """A call that a node takes."""
+    """A call that a node serves."""
 
     node: str
     descriptor: MethodDescriptor
@@ -56,7 +56,7 @@ class Method:
         return f"{self.descriptor.containing_service.name}.{self.descriptor.name}"
 
     def request(self) -> Message:
-        """An empty one."""
+        """An empty request."""
         made: Message = GetMessageClass(self.descriptor.input_type)()
         return made
 
@@ -73,7 +73,7 @@ def methods() -> list[Method]:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a call came to: gRPC's status, and the code of the error table (also in replies)."""
+    """Result of a call: gRPC's status, and the code of the error table (also in replies)."""
 
     status: str
     code: str
@@ -81,7 +81,7 @@ class Answer:
 
 
 async def call(channel: Any, method: Method, requests: Sequence[bytes]) -> Answer:
-    """Make a call with bytes as requests; of a stream of answers the first is waited for that says
+    """Make a call with bytes as requests. Of a stream of replies, wait for the first one that says
     more than that the service is there."""
     descriptor = method.descriptor
     kind = ("stream" if descriptor.client_streaming else "unary") + (
@@ -100,7 +100,7 @@ async def call(channel: Any, method: Method, requests: Sequence[bytes]) -> Answe
         for request in requests:
             yield request
         if descriptor.server_streaming:
-            # Who says that nothing more will come reads no queue any more.
+            # A reader that has ended its requests reads no queue any more.
             await asyncio.Event().wait()
 
     given = stream() if descriptor.client_streaming else requests[0]
@@ -118,10 +118,10 @@ async def call(channel: Any, method: Method, requests: Sequence[bytes]) -> Answe
     except grpc.RpcError as failure:
         return answer_of(failure)
     except asyncio.CancelledError:
-        # The call's own: streams are cancelled above.
+        # The call's own cancellation: streams are cancelled above.
         if not made.cancelled():
             raise
-    # Of a stream whose answers are for several requests each, the first one's.
+    # Of a stream whose replies are for several requests each, the first one's.
     told = next(iter(getattr(reply, "answers", ())), reply)
     code = ""
     if told is not None and "error" in told.DESCRIPTOR.fields_by_name and told.HasField("error"):
@@ -144,8 +144,8 @@ class Maker:
     """Makes messages of any type.
 
     Args:
-        chance: decides.
-        known: field name → values that mean something to the services.
+        chance: source of all random choices.
+        known: field name → values with a meaning for the services.
     """
 
     def __init__(self, chance: random.Random, known: Mapping[str, Sequence[Any]]) -> None:
@@ -177,7 +177,7 @@ class Maker:
             setattr(made, field.name, self.value(field))
 
     def value(self, field: FieldDescriptor) -> Any:
-        """A value of a scalar field: a known one, or any."""
+        """Return a value of a scalar field: a known one, or any."""
         chance = self._chance
         known = self._known.get(field.name)
         if known and field.enum_type is None and chance.random() < 0.8:
@@ -200,7 +200,7 @@ class Maker:
         return max(-limit, min(limit - 1, value))
 
     def mutated(self, raw: bytes) -> bytes:
-        """Some bytes changed, dropped or added."""
+        """Return bytes with some of them changed, dropped or added."""
         changed = bytearray(raw)
         for _ in range(self._chance.choice((1, 1, 2, 8))):
             at = self._chance.randrange(len(changed) + 1)
@@ -227,7 +227,7 @@ def _type_name(field: FieldDescriptor) -> str:
 
 
 def parses(method: Method, raw: bytes) -> bool:
-    """Whether bytes are a request of a method; what is none never reaches the service."""
+    """Return whether bytes are a request of a method; otherwise they never reach the service."""
     try:
         method.request().ParseFromString(raw)
     except Exception:  # noqa: BLE001 - whatever protobuf says
@@ -236,7 +236,7 @@ def parses(method: Method, raw: bytes) -> bool:
 
 
 def requests_of(method: Method, maker: Maker, chance: random.Random) -> Iterator[list[bytes]]:
-    """Endless requests: made from the descriptor, mutated, and random bytes."""
+    """Yield requests without end: made from the descriptor, mutated, and random bytes."""
     while True:
         count = chance.choice((1, 1, 3)) if method.descriptor.client_streaming else 1
         raw = [

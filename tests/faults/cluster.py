@@ -1,4 +1,4 @@
-"""A local cluster whose stores are recorded, cut, damaged and replaced while it is down."""
+"""A local cluster whose stores are recorded, cut, damaged and replaced while a node is stopped."""
 
 import asyncio
 import os
@@ -38,14 +38,14 @@ OFFSET_SETTINGS: Mapping[str, object] = {"journal_bytes_max": 16384}
 
 
 class FaultyCluster(LocalCluster):
-    """A cluster with one broker, and means to hurt it.
+    """A cluster with one broker, and functions that cause faults.
 
     Args:
-        task: where, and what is broken on purpose.
+        task: directory, and the mechanism that is broken on purpose.
         watched: nodes that run with the library.
-        recorded: those of them of which a journal is kept.
-        settings: beside the small files.
-        more: for LocalCluster.
+        recorded: watched nodes with a journal of their disk operations.
+        settings: in addition to the small files.
+        more: arguments of LocalCluster.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class FaultyCluster(LocalCluster):
                 self._journal(name) if name in recorded else None,
                 self.controls[name].path,
             )
-            # What the root of a store is in is not part of it.
+            # The parent directory of a store is not part of it.
             (directory / name).mkdir(parents=True)
         given = settings or {}
         super().__init__(
@@ -103,30 +103,30 @@ class FaultyCluster(LocalCluster):
     def _journal(self, name: str) -> Path:
         return self.aside / f"{name}.journal"
 
-    # All of the following are for a node that is down.
+    # The node of all following functions must be stopped.
 
     def begin_record(self, name: str) -> DiskModel:
-        """The store as it is, for the journal that begins with the node's next start."""
+        """Copy the store for the journal that begins with the node's next start."""
         self._journal(name).unlink(missing_ok=True)
         return DiskModel(self.store(name))
 
     def take_record(self, name: str) -> list[Deed]:
-        """What was done since `begin_record`."""
+        """Return the operations since `begin_record`."""
         deeds = list(read_deeds(self._journal(name).read_bytes()))
         self._journal(name).unlink()
         return deeds
 
     def keep_store(self, name: str) -> Path:
-        """Copy a store aside, for `put_store`."""
+        """Copy a store, for `put_store`."""
         copy = self.aside / f"{name}.kept"
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(self.store(name), copy)
         return copy
 
     def put_store(self, name: str, source: Path) -> None:
-        """Give a node another store: a copy of `source`, in the place of the one before.
+        """Replace a node's store by a copy of `source`.
 
-        The lock stays the file that it is: it says where a store is (Node.place).
+        The lock file stays: it names the place of a store (Node.place).
         """
         for each in self.store(name).iterdir():
             if each.is_dir():
@@ -141,7 +141,7 @@ class FaultyCluster(LocalCluster):
         await asyncio.to_thread(self.kill, name)
 
     async def up(self, name: str) -> str:
-        """Start a node; returns why it does not serve, empty if it does."""
+        """Start a node; return the reason if it does not serve, empty if it does."""
         try:
             await asyncio.to_thread(self.start, name, wait=False)
             await self.wait_ready(name)
@@ -150,14 +150,14 @@ class FaultyCluster(LocalCluster):
         return ""
 
     def unexpected_ends(self) -> list[str]:
-        """Nodes that ended although nobody had asked them to."""
+        """Return nodes that ended without a request."""
         found = []
         while (ended := self.wait_node_ended(0)) is not None:
             found.append(" ".join(str(ended).split())[-300:])
         return found
 
     async def ended_by_itself(self, seconds: float) -> NodeEnded | None:
-        """The next node that ends although nobody asked it to; None when none does in time."""
+        """Return the next node that ends without a request; None if none ends in time."""
         return await asyncio.to_thread(self.wait_node_ended, seconds)
 
     def close_controls(self) -> None:

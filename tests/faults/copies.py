@@ -1,8 +1,8 @@
-"""Three copies of a broker's log: replicas are killed, paused, ended in order, two or all at once,
-while messages are sent, read and consumed, and topics come and go.
+"""Three copies of a broker's log: replicas are killed, paused, stopped in order, two or all at
+once, while messages are sent, read and consumed, and topics are created and deleted.
 
-What senders and readers were answered is judged as a history of each queue (`support.log_history`);
-in the end the copies are the same, byte for byte.
+The replies to senders and readers are checked as a history of each queue (`support.log_history`).
+In the end the copies are equal, byte for byte.
 """
 
 import asyncio
@@ -38,15 +38,15 @@ ACTS = 9
 CONSUMERS = "everything"
 # Longer than a follower waits for a silent leader, and than a lease.
 PAUSE_SECONDS = (3.0, 10.0)
-# Always among the acts: no other one shows a leader that counts itself alone.
+# Always among the acts: no other act reveals a leader that counts itself alone.
 ALONE = "leader killed, the others behind"
 
 Act = Callable[[], Coroutine[Any, Any, list[str]]]
-"""Does something to processes; returns what should not be."""
+"""Type of an act on processes; it returns the violations."""
 
 
 class Reader:
-    """Reads queues again and again, from places that it chooses."""
+    """Reads queues repeatedly, from offsets that it chooses."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Reader:
                 await asyncio.sleep(AFTERWARDS_SECONDS / 50)
                 continue
             self._history.pulled(queue, offset, began_ns, pulled)
-            # Beyond the end: it was led there by what a broker told it, as will be said.
+            # Beyond the end: a broker's reply has led it there, and this will be reported.
             offset = 0 if isinstance(pulled, PullOutOfRange) else pulled.next_offset
             end = max(end, offset)
             if self._chance.random() < 0.1:
@@ -91,7 +91,7 @@ class Reader:
 
 
 class Topics:
-    """Creates topics, sends something to each, and deletes them; later ones have their names."""
+    """Creates topics, sends messages to each, and deletes them; later ones reuse their names."""
 
     def __init__(self, cluster: rockoon.Cluster, chance: random.Random) -> None:
         self._cluster = cluster
@@ -99,7 +99,7 @@ class Topics:
         self._ended = False
         self.kept: dict[str, dict[tuple[MessageQueue, int], bytes]] = {}
         self._gone: set[bytes] = set()
-        """Topics that were not deleted, with what was acknowledged where."""
+        """Return topics that were not deleted, with the positions of acknowledged messages."""
 
     def end(self) -> None:
         self._ended = True
@@ -152,11 +152,11 @@ class Topics:
 
 
 class EndedByItself(Exception):
-    """A process that something was to be done to is no more."""
+    """A process to be acted on has ended by itself."""
 
 
 class Adversary:
-    """What is done to the processes."""
+    """Acts on the processes."""
 
     def __init__(self, local: FaultyCluster, cluster: rockoon.Cluster, chance: random.Random):
         self._local = local
@@ -180,7 +180,7 @@ class Adversary:
         }
 
     def choose(self, count: int) -> list[str]:
-        """So many acts, ALONE among them; each once before one comes again."""
+        """Return a number of acts, with ALONE; each occurs once before one is repeated."""
         acts = [name for name in self.acts if name != ALONE]
         chosen: list[str] = []
         while len(chosen) < count - 1:
@@ -218,7 +218,7 @@ class Adversary:
         return await self.down_and_up("nameserver-a")
 
     def _stop(self, name: str) -> int:
-        """Stop a process where it is; returns its pid."""
+        """Stop a process with SIGSTOP; return its pid."""
         pid = self._local.node(name).pid
         if pid is None:
             raise EndedByItself(name)
@@ -246,10 +246,10 @@ class Adversary:
         return await self._pause(paused, lambda: self.down_and_up(killed))
 
     async def _kill_leader_alone(self) -> list[str]:
-        """What the leader takes last, nobody has who goes on without it.
+        """No replica that continues without the leader has its last messages.
 
-        The others are killed while they are stopped: if they went on, they would find in their
-        sockets what it had sent them. It comes back behind their election, which it would win.
+        The others are killed while they are stopped: if they continued, they would read from their
+        sockets the records that it had sent. It returns after their election, which it would win.
         """
         leader = await self.leader()
         others = [name for name in self._local.replicas_of(LOG) if name != leader]
@@ -271,7 +271,7 @@ class Adversary:
 
 
 async def copies(task: Task) -> Outcome:
-    """Hurt one replica, or some, after the other under a whole workload."""
+    """Act on one or several replicas, one after another, under a full workload."""
     outcome, chance = Outcome(), task.chance("copies")
     settings = {"nameserver": {"node_lease_seconds": 2}}
     local = FaultyCluster(task, settings=settings, nameservers=2, replicas=COPIES)
@@ -343,7 +343,7 @@ def acknowledged_places(books: Books) -> set[tuple[MessageQueue, int]]:
 
 
 async def same(part: str, stores: list[Path]) -> list[str]:
-    """Whether a part of all copies gets the same, once nothing comes any more."""
+    """Return whether a range of all copies becomes equal, once no records are added."""
     try:
         await moves_until(
             lambda: [contents(store / part) for store in stores],
@@ -361,7 +361,7 @@ async def same(part: str, stores: list[Path]) -> list[str]:
 
 
 def contents(directory: Path) -> dict[str, tuple[int, int]]:
-    """Length without the zeros behind it, and CRC, of each file that holds something."""
+    """Return length without trailing zeros, and CRC, of each file that is not empty."""
     found = {}
     for path in directory.rglob("*"):
         with suppress(FileNotFoundError, IsADirectoryError):

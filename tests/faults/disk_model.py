@@ -1,22 +1,24 @@
-"""What of a directory a power cut leaves, from a record of everything that was done to it. Pure but
-for reading the directory at the beginning and writing the one that is left.
+"""Content of a directory after a power cut, from a record of all operations on it. Pure, except
+that it reads the directory at the beginning and writes the resulting one.
 
-The record comes from preload.c, which has the same layout of it:
+preload.c writes the record, with the same layout:
 
     | magic u32 | kind u32 | time_ns u64 | inode u64 | at u64 | path bytes u32 | data bytes u32 |
     | path | data |
 
 The model is that of a page cache above a disk without barriers of its own:
 
-- what is written changes pages in memory and makes them dirty; a sync takes those that are dirty
-  when it begins to the disk;
-- a sync that fails leaves its pages as they are, clean, and off the disk: everybody reads what was
-  written, no later sync takes it along, and the power cut shows what was there before;
-- a name is made, changed or removed on disk by a sync of its directory, and by nothing else; a
-  rename is one step.
+- A write changes pages in memory and marks them dirty; a sync writes the pages that are dirty at
+its
+  start to the disk.
+- A failed sync leaves its pages in memory, clean, and not on the disk: readers get the written
+bytes,
+  no later sync writes them, and after the power cut the former bytes are there.
+- A name is created, changed or removed on the disk only by a sync of its directory; a rename is one
+  step.
 
-A strict cut leaves just that. A lenient one also leaves some of what was not synced: sectors of 512
-bytes, each by itself, and the first few of the changes of names.
+A strict cut leaves exactly this. A lenient cut also leaves some unsynced changes: single sectors of
+512 bytes, and the first few changes of names.
 """
 
 import random
@@ -34,7 +36,7 @@ SECTOR_BYTES = 512
 
 
 class Kind(IntEnum):
-    """What was done."""
+    """Kind of an operation."""
 
     CREATE = 1
     WRITE = 2
@@ -57,13 +59,13 @@ class Deed(NamedTuple):
     """On the machine's monotonic clock."""
     inode: int
     at: int
-    """Where it was written; the new size."""
+    """Position of the write; the new size."""
     path: str
     data: bytes
 
 
 def read_deeds(raw: bytes) -> Iterator[Deed]:
-    """The whole records of a journal; a process that was killed may leave a part of one."""
+    """Return the complete records of a journal; a killed process may leave a partial one."""
     at = 0
     while at + HEAD.size <= len(raw):
         magic, kind, time_ns, inode, place, path_bytes, data_bytes = HEAD.unpack_from(raw, at)
@@ -79,14 +81,14 @@ def read_deeds(raw: bytes) -> Iterator[Deed]:
 
 @dataclass(eq=False)
 class File:
-    """A file's pages, as programs see them and as the disk has them."""
+    """A file's pages, for programs and on the disk."""
 
     cached: bytearray = field(default_factory=bytearray)
     stored: bytearray = field(default_factory=bytearray)
     dirty: set[int] = field(default_factory=set)
-    """Pages that a sync would take along."""
+    """Pages that a sync would write."""
     syncing: list[tuple[int, dict[int, bytes]]] = field(default_factory=list)
-    """The size and the dirty pages when each sync that is under way began."""
+    """The size and the dirty pages at the start of each running sync."""
 
     def resize(self, size: int) -> None:
         if size < len(self.cached):
@@ -108,7 +110,7 @@ class File:
     def end_sync(self, failed: bool) -> None:
         size, pages = self.syncing.pop(0)
         for page, content in pages.items():
-            # Dirty again, when it was written meanwhile.
+            # Dirty again, if it was written in the meantime.
             if self.page(page) == content:
                 self.dirty.discard(page)
         if failed:
@@ -127,7 +129,7 @@ class File:
         return self.cached[page * PAGE_BYTES : (page + 1) * PAGE_BYTES]
 
     def left(self, chance: random.Random | None) -> bytes:
-        """What a cut leaves; without chance, a strict one's."""
+        """Return the content after a cut; without `chance`, a strict one."""
         if chance is None:
             return bytes(self.stored)
         share = chance.choice((0.0, 0.1, 0.5, 0.9, 1.0))
@@ -143,7 +145,7 @@ class File:
 
 @dataclass(eq=False)
 class Directory:
-    """Names, as programs see them and as the disk has them."""
+    """Names, for programs and on the disk."""
 
     cached: dict[str, "Node"] = field(default_factory=dict)
     stored: dict[str, "Node"] = field(default_factory=dict)
@@ -153,7 +155,7 @@ Node = File | Directory
 
 
 class Renaming(NamedTuple):
-    """A change of names that is not on disk yet: all of it becomes so in one step."""
+    """A change of names that is not on the disk yet; it gets there in one step."""
 
     changes: tuple[tuple[Directory, str, Node | None], ...]
 
@@ -166,10 +168,10 @@ class Renaming(NamedTuple):
 
 
 class DiskModel:
-    """A directory and what its disk has of it.
+    """A directory and its content on the disk.
 
     Args:
-        root: as it is now, which counts as stored. It is read before the recorded process starts.
+        root: its current content counts as stored. It is read before the recorded process starts.
     """
 
     def __init__(self, root: Path) -> None:
@@ -192,7 +194,7 @@ class DiskModel:
         return made
 
     def apply(self, deed: Deed) -> None:
-        """Do what was done."""
+        """Apply an operation."""
         if deed.kind is Kind.CREATE:
             file = self._files[deed.inode] = File()
             self._change((deed.path, file))
@@ -257,11 +259,11 @@ class DiskModel:
         self._pending = left
 
     def cut(self, target: Path, chance: random.Random | None = None) -> None:
-        """Write what a power cut leaves at this moment. A lenient one ends the model.
+        """Write the content after a power cut at this moment. A lenient cut ends the model.
 
         Args:
-            target: a directory that is not there yet.
-            chance: what else is left of what was not synced; None: nothing.
+            target: a directory that does not exist yet.
+            chance: chooses the unsynced changes that remain; None: none of them.
         """
         if chance is not None:
             for pending in self._pending[: chance.randint(0, len(self._pending))]:

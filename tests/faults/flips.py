@@ -1,9 +1,9 @@
 """Damage to files at rest: flipped bits, wrong sizes, torn ends.
 
-A store is filled, read whole once, and kept. Then one thing at a time is damaged, while the service
-runs or while it is down, and everything is read again: each message comes as it was, or its reader
-is told that it cannot come. Nothing comes otherwise than it was sent, and nothing is left out
-silently, by readers of all, of one tag, or of one key.
+A store is filled, read completely once, and kept. Then one fault at a time is made, while the
+service runs or is stopped, and everything is read again: each message is returned unchanged, or its
+reader gets an error. No message is returned changed, and none is silently left out, for readers of
+all messages, of one tag, or of one key.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ Facts = tuple[object, ...]
 
 
 def facts(message: Message) -> Facts:
-    """All that a reader can see of a message."""
+    """All fields of a message that a reader can see."""
     return (
         message.body,
         tuple(sorted(message.properties.items())),
@@ -61,15 +61,15 @@ def by_place(stored: Stored) -> dict[Place, Message]:
 
 @dataclass
 class Truth:
-    """What a store held before anything was damaged."""
+    """Content of a store before the damage."""
 
     messages: dict[Place, Facts]
     tags: dict[Place, str | None]
     keys: list[tuple[str, Place]]
-    """Keys that are asked for."""
+    """Keys of the queries."""
 
     def compare(self, stored: Stored, expression: str = "*") -> list[str]:
-        """What is wrong with what a reader got."""
+        """Return the differences of a reader's messages."""
         found = by_place(stored)
         told = {(queue, at) for queue, offsets in stored.damaged.items() for at in offsets}
         wanted = {
@@ -84,7 +84,7 @@ class Truth:
                 f"nothing: {queue} {offset}"
             )
         for place in sorted(found.keys() & self.messages.keys()):
-            # A reader who asks for the body of a damaged message is told.
+            # A reader of the body of a damaged message gets an error.
             try:
                 seen = facts(found[place])
             except rockoon.errors.StoreCorrupt:
@@ -110,7 +110,7 @@ FACTS = (
 
 
 async def look(cluster: rockoon.Cluster, truth: Truth, queries: bool = True) -> list[str]:
-    """Read everything as readers of all, of each tag, and of some keys do."""
+    """Read everything as readers of all messages, of each tag, and of some keys do."""
     faults = []
     for expression in ("*", *TAGS):
         faults += truth.compare(await read_topic(cluster, TOPIC, expression), expression)
@@ -128,14 +128,14 @@ async def look(cluster: rockoon.Cluster, truth: Truth, queries: bool = True) -> 
 
 
 async def filled(cluster: rockoon.Cluster, task: Task) -> tuple[Truth, Books]:
-    """Fill a topic, and read it whole."""
+    """Fill a topic, and read it completely."""
     chance = task.chance("fill")
     await cluster.admin.create_topic(TOPIC, queues_per_broker=QUEUES)
     books = Books(TOPIC)
     async with cluster.producer(idempotent=True) as producer:
         await Sender(cluster, books, 1, chance, LANES).run(producer, MESSAGES)
         await producer.flush()
-        # Something waits, and something is half done.
+        # One message waits, and one transaction is not ended.
         for number in range(3):
             await producer.send(TOPIC, b"later %d" % number, delay_seconds=3600)
     stored = await read_topic(cluster, TOPIC)
@@ -157,12 +157,12 @@ def kind_of(path: Path) -> str:
 
 
 def used_bytes(path: Path) -> int:
-    """Up to where a file holds anything; files are reserved ahead."""
+    """Return the end of a file's content; files are reserved ahead."""
     return len(path.read_bytes().rstrip(b"\0"))
 
 
 def files_by_kind(root: Path) -> dict[str, list[Path]]:
-    """Files with something in them, by what they are for, from the root."""
+    """Return files that are not empty, by their purpose, from the root."""
     found: dict[str, list[Path]] = {}
     for path in sorted(root.rglob("*")):
         if path.is_file() and used_bytes(path):
@@ -172,7 +172,7 @@ def files_by_kind(root: Path) -> dict[str, list[Path]]:
 
 
 def flip(path: Path, chance: random.Random) -> Callable[[], None]:
-    """Turn one bit of what a file holds; returns what turns it back."""
+    """Flip one bit of a file's content; return a function that flips it back."""
     at = chance.randrange(used_bytes(path))
     bit = 1 << chance.randrange(8)
 
@@ -181,7 +181,7 @@ def flip(path: Path, chance: random.Random) -> Callable[[], None]:
     def turn(to: int) -> None:
         fd = os.open(path, os.O_RDWR)
         try:
-            # What was repaired meanwhile stays.
+            # A repair in the meantime stays.
             if os.pread(fd, 1, at) == bytes([to ^ bit]):
                 os.pwrite(fd, bytes([to]), at)
         finally:
@@ -197,7 +197,7 @@ def flip(path: Path, chance: random.Random) -> Callable[[], None]:
 
 
 async def broker_flips(task: Task) -> Outcome:
-    """Bits of every kind of file of a broker, while it runs and while it is down."""
+    """Flip bits of every kind of file of a broker, while it runs and while it is stopped."""
     outcome, chance = Outcome(), task.chance("flips")
     local = FaultyCluster(task)
     async with local, rockoon.connect(local.nameservers) as cluster:
@@ -237,7 +237,7 @@ async def started(
     where: str,
     check: Callable[[], Awaitable[list[str]]],
 ) -> None:
-    """Start a node on its damaged store. To refuse, and to say what is damaged, is to notice."""
+    """Start a node on its damaged store. A refusal with the reason counts as noticed."""
     outcome.runs += 1
     outcome.injected += 1
     refusal = await local.up(node)
@@ -251,12 +251,12 @@ async def started(
 
 SIZES = ("empty", "half", "a byte more", "missing")
 SIZES_TRIED = 20
-# The log is derived from nothing, nor is who the store is.
+# The log and the identity of the store cannot be derived from other files.
 NOT_DERIVED = ("commitlog", "lock", "store_id", "cluster")
 
 
 def resize(path: Path, how: str) -> None:
-    """Give a file a size that is not its own."""
+    """Change the size of a file."""
     size = path.stat().st_size
     if how == "missing":
         path.unlink()
@@ -265,7 +265,7 @@ def resize(path: Path, how: str) -> None:
 
 
 async def broker_sizes(task: Task) -> Outcome:
-    """Derived files of a broker with wrong sizes, after a kill."""
+    """Change sizes of a broker's derived files, after a kill."""
     outcome, chance = Outcome(), task.chance("sizes")
     local = FaultyCluster(task)
     async with local, rockoon.connect(local.nameservers) as cluster:
@@ -288,7 +288,7 @@ async def broker_sizes(task: Task) -> Outcome:
     return outcome
 
 
-# What stands where the rest of a record would.
+# Bytes at the place of the rest of a record.
 BEHINDS = ("zeros", "garbage", "the log goes on", "a hole")
 HOLE_BYTES = 40
 TEARS = 5
@@ -296,7 +296,8 @@ NEWEST = b"newest" * 50
 
 
 async def broker_tails(task: Task) -> Outcome:
-    """The newest record torn at any byte: all before it stays, and the broker goes on behind it."""
+    """Tear the newest record at any byte: all earlier ones stay, and the broker continues after
+    it."""
     outcome, chance = Outcome(), task.chance("tails")
     local = FaultyCluster(task)
     async with local, rockoon.connect(local.nameservers) as cluster:
@@ -305,7 +306,7 @@ async def broker_tails(task: Task) -> Outcome:
         async with cluster.producer() as producer:
             bodies = [chance.randbytes(chance.choice((1, 100, 4000))) for _ in range(50)]
             await producer.send_many(TOPIC, bodies, queue=queue)
-            # Behind the recovery point: nobody has been told of it on disk.
+            # After the recovery point: no file on the disk names it.
             newest = await producer.send(TOPIC, NEWEST, queue=queue, tags="tag", keys="key")
         await local.down(BROKER)
         kept = local.keep_store(BROKER)
@@ -345,7 +346,7 @@ async def broker_tails(task: Task) -> Outcome:
 async def goes_on_behind(
     cluster: rockoon.Cluster, queue: MessageQueue, bodies: list[bytes]
 ) -> list[str]:
-    """All that was there is, and what is sent now stands behind it."""
+    """Check that all former messages are there, and that new ones are stored after them."""
     async with cluster.producer(idempotent=True) as producer:
         result = await producer.send(TOPIC, b"after", queue=queue)
     stored = await read_topic(cluster, TOPIC)
@@ -376,7 +377,7 @@ async def goes_on_behind(
 
 
 async def offset_flips(task: Task) -> Outcome:
-    """Bits of journal and snapshots of the offset service, and torn ends of its journal."""
+    """Flip bits of journal and snapshots of the offset service, and tear the end of its journal."""
     outcome, chance = Outcome(), task.chance("offset flips")
     local = FaultyCluster(task)
     books = Books(TOPIC)

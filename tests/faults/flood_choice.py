@@ -12,14 +12,14 @@ NAMESERVER, BROKER, OFFSET, GATEWAY = SERVICES = ("nameserver", "broker", "offse
 
 @dataclass(frozen=True)
 class FloodChoice:
-    """What the scenario does.
+    """Choice of the scenario.
 
     Args:
-        attacks: patterns of their names.
-        services: beside grpcio's server.
+        attacks: patterns of the names of attacks.
+        services: in addition to grpcio's server.
         tls: whether connections are encrypted, in turns.
-        connections: of the attacker, in turns.
-        seconds: of each attack.
+        connections: number of connections of the attacker, in turns.
+        seconds: duration of each attack.
         out: page whose tables get the figures.
     """
 
@@ -44,5 +44,5 @@ class FloodChoice:
         return [name for name in ATTACKS if any(fnmatch(name, each) for each in self.attacks)]
 
 
-# Within a run of all scenarios.
+# For a run of all scenarios.
 BRIEF = FloodChoice(tls=(False,), connections=(1,), seconds=1.0)

@@ -26,8 +26,8 @@ class Row:
     """One attack.
 
     Args:
-        attack: its name.
-        shown: of each service, and of grpcio's server.
+        attack: name of the attack.
+        shown: cells of each service, and of grpcio's server.
         broken: services that do not meet a requirement.
     """
 

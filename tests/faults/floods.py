@@ -31,14 +31,14 @@ COPIES = 3
 GRPCIO = "grpcio"
 LOG = "broker-a"
 OFFSET_LOG = "offset"
-# Of the honest calls before an attack, those answered during an attack by one connection.
+# Share of the honest calls before an attack that must succeed during an attack by one connection.
 SHARE_MIN = 0.7
-# For the calls to be answered again, and for the memory to be free again, after an attack.
+# Limit for successful calls, and for released memory, after an attack.
 RECOVERY_SECONDS_MAX = 5.0
 # Honest calls before an attack: the former attack does not count.
 QUIET_PER_SECOND_MIN = 80
 QUIET_TRIES = 20
-# Times grpcio's p99, where grpcio's server answers `SHARE_MIN` of its calls.
+# Multiple of grpcio's p99, if grpcio's server serves `SHARE_MIN` of its calls.
 P99_TIMES_MAX = 2.0
 # Accepted in any case, beyond the p99 at the idle server: processes share the cores.
 P99_MS_MIN = 10.0
@@ -46,7 +46,7 @@ KEPT_MIB_MAX = 20
 LOOK_SECONDS = 0.25
 # A lease that an attack of a few seconds can cost.
 LEASE_SECONDS = 2
-# On a busy machine, a service may get too little CPU in one try.
+# On a busy machine, a service may get too little CPU in one attempt.
 TRIES = 3
 
 
@@ -66,9 +66,9 @@ class Flooded(NamedTuple):
     Attributes:
         before, during, after: calls of an honest caller.
         idle: calls of another caller during the attack, to a server that is not attacked.
-        recovered: whether the caller got its calls again in time.
-        cpu_share: of one core, that the server used during the attack.
-        memory_before, memory_peak, memory_after: of the server, in MiB.
+        recovered: whether the caller got its replies again in time.
+        cpu_share: share of one core that the server used during the attack.
+        memory_before, memory_peak, memory_after: memory of the server, in MiB.
     """
 
     before: Served
@@ -89,7 +89,8 @@ class Flooded(NamedTuple):
         return self.during.per_second / max(usual, 1.0)
 
     def broken(self, connections: int, beside: "Flooded") -> list[str]:
-        """The requirements that are not met, beside grpcio's server under the same attack."""
+        """Return the requirements that are not met, beside grpcio's server under the same
+        attack."""
         found = []
         if not self.recovered:
             found.append(f"calls are not answered again {RECOVERY_SECONDS_MAX:.0f} s after it")

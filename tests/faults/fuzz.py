@@ -1,4 +1,4 @@
-"""Calls that nobody should make: anything to any call, and every call by callers who may not."""
+"""Invalid calls: arbitrary requests to every call, and every call by callers without permission."""
 
 import asyncio
 from collections import Counter
@@ -31,7 +31,8 @@ ENDED = "Internal error from Core"
 
 
 async def fuzz(task: Task) -> Outcome:
-    """Anything, to every call: the answer is a row of the error table, others notice nothing."""
+    """Arbitrary requests to every call get a row of the error table; other clients notice
+    nothing."""
     outcome, chance = Outcome(), task.chance("fuzz")
     local = FaultyCluster(task)
     statuses: Counter[str] = Counter()
@@ -57,7 +58,7 @@ async def fuzz(task: Task) -> Outcome:
             "record_lengths": (lengths.astype("<u4").tobytes(), b"\xff" * 8, b"\0" * 4),
             "wait_ms": (0, 0, 1),
             "cluster": ("", "rockoon"),
-            # Nobody waits for routes that will never come.
+            # No call waits for routes that never come.
             "route_revision": (0, 0, 1),
             "min_revision": (0, 0, 1),
         }
@@ -68,7 +69,7 @@ async def fuzz(task: Task) -> Outcome:
                     answer = await call(channels[method.node], method, requests)
                     outcome.injected += 1
                     statuses[answer.status] += 1
-                    # gRPC's own word on this side for a stream that the other side has ended.
+                    # gRPC's own error on this side for a stream that the other side has ended.
                     if answer.status in WRONG and answer.details != ENDED:
                         wrong.setdefault((method.name, answer.details[:60]), (answer, requests))
                     if answer.status == "DEADLINE_EXCEEDED" and not (
@@ -98,7 +99,7 @@ async def fuzz(task: Task) -> Outcome:
 async def channels_of(
     local: FaultyCluster, key: AccessKey | None = None
 ) -> AsyncIterator[dict[str, aio.Channel]]:
-    """A channel to each node that takes calls."""
+    """Return a channel to each node that serves calls."""
     dial = dialer(access=key)
     made = {
         name: dial.channel(local.node(name).address) for name in ("nameserver-a", BROKER, OFFSET)
@@ -111,7 +112,7 @@ async def channels_of(
 
 
 async def canary(cluster: rockoon.Cluster, outcome: Outcome) -> list[str]:
-    """Whether somebody else's message makes its way, and his progress is stored."""
+    """Return whether another client's message arrives, and its progress is stored."""
     try:
         async with asyncio.timeout(CANARY_SECONDS_MAX):
             async with cluster.producer() as producer:
@@ -152,7 +153,7 @@ MAY: Mapping[str, frozenset[str]] = {
             **dict.fromkeys(("EndTransaction", "CheckTransactions"), WRITER),
             **dict.fromkeys(("ListTransactions", "ListDelayed"), CLUSTER_READER),
             **dict.fromkeys(("DescribeBroker", "DescribeDrain"), CLUSTER_READER),
-            # Whose it would be is known when it is found.
+            # Its owner is known only after it is found.
             "CancelDelayed": KEYED,
             **dict.fromkeys(("DescribeCompaction", "ReadGeneration"), CLUSTER_ADMIN),
             **dict.fromkeys(("PutGenerationFile", "PublishGeneration"), CLUSTER_ADMIN),
@@ -215,7 +216,7 @@ REFUSED_CODES = ("NOT_AUTHENTICATED", "NOT_PERMITTED")
 
 
 def about_mine(method: Method) -> Message:
-    """A request about MINE that is no good otherwise: who may make it changes nothing by it."""
+    """Return a request about MINE that is invalid otherwise: a permitted caller changes nothing."""
     return _named(method.request())
 
 
@@ -235,7 +236,7 @@ def _named(message: Message) -> Message:
 
 
 async def roles(task: Task) -> Outcome:
-    """Every caller to every call: those go through that may, and no others."""
+    """Every caller makes every call: permitted calls pass, and no others."""
     outcome = Outcome()
     local = FaultyCluster(task, access=True)
     async with local, rockoon.connect(local.nameservers, access=local.access) as root:
@@ -294,7 +295,7 @@ IDLE = 1000
 
 
 async def connections(task: Task) -> Outcome:
-    """Connections by the thousand that say nothing: others get on, and nothing is left behind."""
+    """Open thousands of silent connections: others are served, and no resource stays in use."""
     outcome = Outcome()
     local = FaultyCluster(task)
     async with local, rockoon.connect(local.nameservers) as cluster:

@@ -1,4 +1,4 @@
-"""Valid requests for every call of the gateway, about topics and groups that are there."""
+"""Valid requests for every call of the gateway, about existing topics and groups."""
 
 import random
 from collections import deque
@@ -25,7 +25,7 @@ MESSAGE_IDS = ("fuzz-1", "fuzz-2")
 
 
 def methods() -> list[MethodDescriptor]:
-    """Every call of the protocol's two services."""
+    """Return every call of the protocol's two services."""
     return [
         method
         for service in (
@@ -37,7 +37,7 @@ def methods() -> list[MethodDescriptor]:
 
 
 class Delivery(NamedTuple):
-    """A message that was received."""
+    """A received message."""
 
     message_id: str
     handle: str
@@ -53,10 +53,10 @@ async def make_topics(cluster: rockoon.Cluster) -> None:
 
 
 class Requests:
-    """Makes valid requests. Handles and ids in them are of messages that were sent before.
+    """Makes valid requests. Their handles and ids belong to messages that were sent before.
 
     Args:
-        client: sends and receives those.
+        client: sends and receives these messages.
     """
 
     def __init__(self, client: WireClient) -> None:
@@ -71,12 +71,12 @@ class Requests:
         }
 
     async def valid(self, method: MethodDescriptor, chance: random.Random) -> Message:
-        """Return a request that is answered OK, or that there is nothing."""
+        """Return a request that gets OK, or the status that there is no message."""
         await self._fill()
         return self._makers[method.name](chance)
 
     async def _fill(self) -> None:
-        """Have messages in flight, half messages and delayed messages."""
+        """Create messages in flight, half messages and delayed messages."""
         if not self._halves:
             for _ in range(16):
                 half = message(TOPIC, b"half", message_type=d.TRANSACTION)

@@ -1,4 +1,4 @@
-"""Calls of the gateway with odd fields: the code is the caller's, and no process notices it."""
+"""Calls of the gateway with odd fields: the code blames the caller, and no process is affected."""
 
 import asyncio
 import random
@@ -26,13 +26,13 @@ from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
 
 CALLS = 20_000
 AT_ONCE = 16
-# A receiver that waits longer goes away.
+# A receiver that waits longer leaves.
 PATIENCE_SECONDS = 1.0
 CALL_SECONDS_MAX = 30.0
-# Of the gateway's process, between a quarter of the calls and their end.
+# Limit of the growth of the gateway's process, between a quarter of the calls and their end.
 GROWTH_BYTES_MAX = 48 << 20
 SERVERS_FAULT = range(50_000, 60_000)
-# The gateway says truly that it does not answer these calls, whatever the request is.
+# The gateway correctly replies that it does not serve these calls, whatever the request is.
 NOT_IMPLEMENTED = frozenset({"DeleteSubscription", "GetConsumerRunningInfo"})
 GRPC_WRONG = frozenset({"INTERNAL", "UNKNOWN", "DATA_LOSS", "DEADLINE_EXCEEDED"})
 SAMPLES = 20
@@ -40,7 +40,7 @@ SAMPLES = 20
 
 @dataclass
 class Findings:
-    """Answers that were wrong, once for each call and code; and how often each code came."""
+    """Wrong replies, once for each call and code; and the number of replies by code."""
 
     codes: Counter[str] = field(default_factory=Counter)
     wrong: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -94,8 +94,8 @@ class GatewayFuzz:
     """Makes calls of a gateway.
 
     Args:
-        address: the gateway's.
-        nameservers: of its cluster.
+        address: address of the gateway.
+        nameservers: nameservers of its cluster.
         seed: decides each call, by its number.
         pid: of the gateway's process; None: its memory is not watched.
     """
@@ -111,7 +111,7 @@ class GatewayFuzz:
         self._methods = [*methods(), *(each for each in methods() if each.name == "SendMessage")]
         self.findings = Findings()
         self.memory: list[int] = []
-        """Bytes of the gateway, at equal distances between the calls."""
+        """Memory of the gateway in bytes, at equal distances between the calls."""
 
     async def run(self, calls: int) -> None:
         """Make this number of calls, and check that a usual client gets its messages."""
@@ -142,14 +142,14 @@ class GatewayFuzz:
             self.memory.append(resident_bytes(self._pid))
 
     def grown(self, bytes_max: int) -> list[str]:
-        """A sentence if the gateway's memory grew by more than that."""
+        """Return a sentence if the gateway's memory grew by more than the limit."""
         early, late = self.memory[len(self.memory) // 4], self.memory[-1]
         if late - early <= bytes_max:
             return []
         return [f"{late >> 20} MiB at the end, {early >> 20} MiB after a quarter of the calls"]
 
     def summary(self) -> str:
-        """How often each code came, and the memory."""
+        """Return the number of replies by code, and the memory."""
         codes = ", ".join(f"{name} {n}" for name, n in self.findings.codes.most_common())
         memory = ", ".join(str(each >> 20) for each in self.memory)
         return f"{codes}; MiB: {memory}"
@@ -162,7 +162,7 @@ class GatewayFuzz:
         try:
             statuses = await made(at, method, call, caller)
             if any(each.code == d.PROXY_TIMEOUT for each in statuses):
-                # The machine may be slow; a caller's fault comes again.
+                # The machine may be slow; a caller's fault is repeated.
                 statuses = await made(at, method, call, caller)
         except aio.AioRpcError as failure:
             status = failure.code().name
@@ -176,7 +176,7 @@ class GatewayFuzz:
     async def _bytes(
         self, method: MethodDescriptor, requests: Requests, chance: random.Random
     ) -> list[bytes]:
-        """Requests: mostly valid ones with odd fields, sometimes anything else."""
+        """Return requests: mostly valid ones with odd fields, sometimes random bytes."""
         sent = chance.choice((1, 1, 3)) if method.client_streaming else 1
         found = []
         for _ in range(sent):
@@ -191,7 +191,7 @@ class GatewayFuzz:
         return found
 
     async def _canary(self, client: WireClient, number: int) -> None:
-        """A usual client sends, receives and acknowledges."""
+        """Send, receive and acknowledge as a usual client does."""
         consumer = Consumer(client, "canary", "canary")
         body = b"%d" % number
         answer = await client.send(message("canary", body))
@@ -208,7 +208,7 @@ def channel(address: str) -> aio.Channel:
 
 
 def metadata(chance: random.Random) -> tuple[tuple[str, str], ...]:
-    """Headers of a call, seldom odd ones."""
+    """Return headers of a call, seldom odd ones."""
     headers = {"x-mq-client-id": chance.choice(CLIENTS), "x-mq-language": "JAVA"}
     if chance.random() < 0.05:
         name = chance.choice(("x-mq-client-id", "x-mq-language", "x-mq-client-version"))
@@ -219,7 +219,7 @@ def metadata(chance: random.Random) -> tuple[tuple[str, str], ...]:
 async def made(
     at: aio.Channel, method: MethodDescriptor, call: Call, caller: tuple[tuple[str, str], ...]
 ) -> list[d.Status]:
-    """Make a call; returns the statuses in its answers. Raises AioRpcError."""
+    """Make a call; return the statuses in its replies. Raises AioRpcError."""
     path = f"/{method.containing_service.full_name}/{method.name}"
     of = GetMessageClass(method.output_type).FromString
     if method.client_streaming:
@@ -238,7 +238,7 @@ async def given(requests: list[bytes]) -> AsyncIterator[bytes]:
 
 
 async def streamed(answers: Any) -> list[d.Status]:
-    """The statuses that come in time; then the caller goes away."""
+    """Return the statuses that arrive in time; then cancel the call."""
     found: list[d.Status] = []
     with suppress(TimeoutError):
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -249,7 +249,7 @@ async def streamed(answers: Any) -> list[d.Status]:
 
 
 def statuses_of(answer: Any) -> list[d.Status]:
-    """Of an answer and of its entries."""
+    """Return the statuses of a reply and of its entries."""
     if "status" not in answer.DESCRIPTOR.fields_by_name:
         return []
     found = [answer.status] if answer.HasField("status") else []
@@ -261,7 +261,7 @@ def code_name(code: int) -> str:
 
 
 def resident_bytes(pid: int) -> int:
-    """Of a process."""
+    """Return the memory of a process in bytes."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024
@@ -269,7 +269,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def tracebacks(log: Path) -> list[str]:
-    """The beginnings of the first few tracebacks in a log."""
+    """Return the beginnings of the first few tracebacks in a log."""
     text = log.read_text(errors="replace")
     places = (text.find("Traceback"),) if "Traceback" in text else ()
     count_all = text.count("Traceback")

@@ -1,4 +1,4 @@
-"""What senders and readers of a topic were answered, as `support.log_history` judges it."""
+"""Replies to senders and readers of a topic, in the form of `support.log_history`."""
 
 import time
 from collections.abc import Hashable, Iterable, Iterator
@@ -13,17 +13,17 @@ from support.log_history import Append, Read, judge
 
 
 def identities(messages: Iterable[Message]) -> Iterator[Hashable]:
-    """Stream and number of each message; what is none of this run is its body."""
+    """Return stream and number of each message; of a foreign message its body."""
     for message in messages:
         headers, wrong = payload.decode([message.body], RUN)
         yield message.body if wrong else (int(headers["stream"][0]), int(headers["sequence"][0]))
 
 
 class History:
-    """Everything that was read of a topic; what was sent and acknowledged is in its books.
+    """All reads of a topic; its books have the sent and acknowledged messages.
 
     Args:
-        books: of the topic; odd senders are idempotent producers.
+        books: books of the topic; odd senders are idempotent producers.
     """
 
     def __init__(self, books: Books) -> None:
@@ -33,7 +33,7 @@ class History:
     def pulled(
         self, queue: MessageQueue, offset: int, began_ns: int, answer: Pulled | PullOutOfRange
     ) -> None:
-        """A pull from `offset` was answered just now."""
+        """Record a reply to a pull from `offset`."""
         messages: list[Hashable] = []
         if isinstance(answer, Pulled):
             messages = [None] * (answer.next_offset - offset)
@@ -43,19 +43,19 @@ class History:
         self._note(queue, offset, began_ns, messages, answer.max_offset)
 
     def given(self, message: Message) -> None:
-        """A consumer has a message; when that was read nobody knows, so it may be long ago."""
+        """Record a consumer's message; the time of its read is unknown, and may be long ago."""
         offset = message.queue_offset
         self._note(message.queue, offset, 0, list(identities([message])), offset + 1)
 
     def at_the_end(self, stored: Stored, began_ns: int) -> None:
-        """All was read, from the beginning; nothing is sent any more."""
+        """Record a complete read from the beginning, after the last send."""
         for queue, messages in stored.messages.items():
             found = dict(zip((m.queue_offset for m in messages), identities(messages), strict=True))
             end = max(found, default=-1) + 1
             self._note(queue, 0, began_ns, [found.get(each) for each in range(end)], end)
 
     def judge(self) -> list[str]:
-        """What cannot be; empty if nothing."""
+        """Return contradictions; empty if there are none."""
         answered = {
             (each.stream, each.sequence): (each.time_ns, str(each.queue), each.offset)
             for each in self._books.acknowledged

@@ -1,4 +1,4 @@
-"""kill -9 of every kind of process; processes that are stopped, doubled, or get another time."""
+"""kill -9 of every kind of process; processes that are stopped or doubled, or whose clock jumps."""
 
 import asyncio
 import os
@@ -32,9 +32,9 @@ CLOCK_JUMPS = (3600.0, -3600.0, 86_400.0, -86_400.0)
 
 
 class Deals:
-    """Transactions and delayed messages, until it is told to end.
+    """Sends transactions and delayed messages until it is stopped.
 
-    Each body is its number; the books say what was decided and what was acknowledged.
+    Each body is its number; the books have the decisions and the acknowledgements.
     """
 
     def __init__(self, cluster: rockoon.Cluster) -> None:
@@ -77,7 +77,7 @@ class Deals:
             await self._settled()
 
     async def _settled(self) -> None:
-        """Wait until nothing waits any more, while somebody is there to be asked."""
+        """Wait until no message waits any more, while a producer can answer checks."""
         async with asyncio.timeout(SETTLE_SECONDS_MAX):
             while True:
                 status = await when_there(self._cluster.admin.status)
@@ -109,7 +109,7 @@ class Deals:
             came.update(message.body for message in messages)
         if self.delayed - came.keys():
             faults.append(f"{len(self.delayed - came.keys())} delayed messages never came")
-        # One is on its way when a broker is killed, and may be sent again.
+        # One is under way when a broker is killed, and may be sent again.
         copies = came.total() - len(came)
         if copies > kills:
             faults.append(f"{copies} delayed messages came again, {kills} may")
@@ -117,7 +117,7 @@ class Deals:
 
 
 async def kills(task: Task) -> Outcome:
-    """Kill one process after another under a whole workload."""
+    """Kill one process after another under a full workload."""
     outcome, chance = Outcome(), task.chance("kills")
     local = FaultyCluster(task, nameservers=2)
     books = Books(TOPIC)
@@ -162,7 +162,7 @@ async def kills(task: Task) -> Outcome:
 
 
 def once(queues: Iterable[Sequence[Message]]) -> list[str]:
-    """Whether an idempotent producer's messages (odd senders) are stored once."""
+    """Check that an idempotent producer's messages (odd senders) are stored once."""
     found: Counter[tuple[int, int]] = Counter()
     for messages in queues:
         headers, _ = payload.decode([message.body for message in messages], RUN)
@@ -176,7 +176,8 @@ def once(queues: Iterable[Sequence[Message]]) -> list[str]:
 
 
 async def stops(task: Task) -> Outcome:
-    """SIGSTOP for longer than the lease: who comes back neither loses nor takes back anything."""
+    """SIGSTOP for longer than the lease: a process that continues neither loses nor undoes
+    anything."""
     outcome, chance = Outcome(), task.chance("stops")
     settings = {"nameserver": {"node_lease_seconds": 2}}
     local = FaultyCluster(task, settings=settings)
@@ -244,7 +245,7 @@ async def clocks(task: Task) -> Outcome:
 
 
 async def doubles(task: Task) -> Outcome:
-    """A second process on one store; and a copy of a store, which takes the name over."""
+    """A second process on one store; and a copy of a store, which gets the former's name."""
     outcome, chance = Outcome(), task.chance("doubles")
     settings = {"nameserver": {"node_lease_seconds": 2}}
     local = FaultyCluster(task, settings=settings)
@@ -282,7 +283,7 @@ async def doubles(task: Task) -> Outcome:
 async def answered(
     producer: Producer, answers: list[tuple[int, bytes]], ended: asyncio.Event
 ) -> None:
-    """Send, and note when which process said that a message is stored."""
+    """Send, and record the time and the process of each acknowledgement."""
     while not ended.is_set():
         try:
             result = await producer.send(TOPIC, b"x")
@@ -292,7 +293,7 @@ async def answered(
 
 
 def side_by_side(answers: Sequence[tuple[int, bytes]]) -> list[str]:
-    """Whether two processes acknowledged in turns: the second one begins when the first is over."""
+    """Return whether two processes acknowledged in turns: the second one after the first."""
     hosts = [host for _, host in sorted(answers)]
     changes = [(one, other) for one, other in pairwise(hosts) if one != other]
     if len(changes) > 1:
@@ -304,7 +305,7 @@ def side_by_side(answers: Sequence[tuple[int, bytes]]) -> list[str]:
 async def second_process(
     local: FaultyCluster, node: str, store: Path
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, bool]]:
-    """Start a second process of a node; with whether it serves, and did not end at once."""
+    """Start a second process of a node; yield whether it serves instead of ending immediately."""
     command = [
         f"--store-path={store}"
         if part.startswith("--store-path=")

@@ -1,4 +1,4 @@
-"""preload.c as a library: compiled when it is needed, told what to fail while it runs."""
+"""preload.c as a library: compiled when needed; a test selects failing calls while it runs."""
 
 import errno
 import mmap
@@ -24,7 +24,7 @@ _PATH_AT = 8 * len(_FIELDS)
 
 
 def why_not() -> str:
-    """Why the library cannot be used here; empty if it can."""
+    """Return the reason why the library cannot be used here; empty if it can."""
     if sys.platform != "linux":
         return "calls of a process are recorded on Linux only"
     if compiler() is None:
@@ -37,7 +37,7 @@ def compiler() -> str | None:
 
 
 def build(directory: Path) -> Path:
-    """Compile the library into a directory; returns its path.
+    """Compile the library into a directory; return its path.
 
     Raises:
         CalledProcessError: it does not compile here.
@@ -49,10 +49,10 @@ def build(directory: Path) -> Path:
 
 
 class Control:
-    """What the library does to a process, while it runs; the process maps the same file.
+    """Effects of the library on a running process, which maps the same file.
 
     Args:
-        path: made here.
+        path: created here.
     """
 
     def __init__(self, path: Path) -> None:
@@ -63,7 +63,7 @@ class Control:
         self.calm()
 
     def calm(self) -> None:
-        """Nothing fails, and the clock is right."""
+        """Let no call fail, and correct the clock."""
         self._set("sync_countdown", -1)
         self._set("disk_full", 0)
         self._set("clock_offset_ns", 0)
@@ -73,17 +73,17 @@ class Control:
         """Let one sync fail.
 
         Args:
-            path_part: of files whose path holds this.
-            after: so many of them succeed before.
+            path_part: part of the paths of these files.
+            after: number of syncs that succeed before.
             number: the errno.
         """
         self._choose_files(path_part)
         self._set("sync_errno", number)
-        # Last: from now on it counts.
+        # Last: from now on it is in effect.
         self._set("sync_countdown", after)
 
     def refuse_writes(self, path_part: str, number: int) -> None:
-        """From now on writes to files whose path has this part fail with an errno."""
+        """Let writes to files whose path has this part fail with an errno from now on."""
         self._choose_files(path_part)
         self._set("write_errno", number)
 
@@ -92,16 +92,16 @@ class Control:
         self._memory[_PATH_AT:] = raw.ljust(CONTROL_BYTES - _PATH_AT, b"\0")
 
     def fill_disk(self, is_full: bool) -> None:
-        """From now on writes that need new blocks are refused, or not any more."""
+        """Refuse writes that need new blocks from now on, or accept them again."""
         self._set("disk_full", int(is_full))
 
     def shift_clock(self, seconds: float) -> None:
-        """Let the process' wall clock be ahead (or, negative, behind) by so much."""
+        """Set the process's wall clock ahead (or, negative, behind) by this time."""
         self._set("clock_offset_ns", int(seconds * 1e9))
 
     @property
     def injected(self) -> int:
-        """How many calls were failed so far."""
+        """Return the number of failed calls so far."""
         (count,) = struct.unpack_from("<q", self._memory, 8 * _FIELDS.index("injected"))
         return int(count)
 
@@ -121,13 +121,13 @@ class Control:
 def environment(
     library: Path, root: Path, journal: Path | None, control: Path | None
 ) -> dict[str, str]:
-    """Variables of a process that is to be watched.
+    """Return environment variables of a watched process.
 
     Args:
         library: see `build`.
-        root: the directory whose files count.
-        journal: where records go, appended; None: none are made.
-        control: of a `Control`; None: nothing fails.
+        root: directory whose files count.
+        journal: file to which records are appended; None: no records.
+        control: of a `Control`; None: no call fails.
     """
     made = {"LD_PRELOAD": str(library), "FAULTS_ROOT": str(root)}
     if journal is not None:

@@ -57,7 +57,8 @@ class Machines:
     chance: random.Random
 
     async def goes_on(self, seconds: float = AWAIT_FAULT_SECONDS) -> list[str]:
-        """Whether both kinds of producers and the committer are acknowledged from now on."""
+        """Return whether both kinds of producers and the committer get acknowledgements from now
+        on."""
 
         def counts() -> dict[str, int]:
             kinds = [each.stream // payload.LANES_MAX % 2 for each in self.books.acknowledged]
@@ -79,10 +80,11 @@ class Machines:
         return []
 
     async def check(self, where: str, *, damaged: Sequence[str] = ()) -> bool:
-        """End a trial: the log goes on, every process lives, no sound copy is called damaged.
+        """End a trial: the log accepts messages, every process runs, no sound copy counts as
+        damaged.
 
         Args:
-            where: which trial it was.
+            where: name of the trial.
             damaged: copies whose disks the trial has changed.
         """
         self.outcome.runs += 1
@@ -93,7 +95,7 @@ class Machines:
         return not self.outcome.broken
 
     def is_sound(self, name: str) -> bool:
-        """Whether a copy is sound and undamaged by its `config/replica`."""
+        """Return whether a copy is sound and undamaged by its `config/replica`."""
         path = self.local.store(name) / "config" / FILE
         facts = decode(path.read_bytes()).facts
         return facts.sound and not facts.damaged
@@ -126,7 +128,7 @@ async def machines(
 
     Args:
         watched: replicas run with the library.
-        equal: the copies' files have to be the same in the end.
+        equal: the copies' files must be equal in the end.
     """
     chance = task.chance(purpose)
     local = FaultyCluster(
@@ -178,7 +180,7 @@ def without_damaged(stored: Stored) -> Stored:
 
 
 async def flipped_bits(task: Task) -> Outcome:
-    """One bit of one copy's CommitLog, and a restart of the leader or of a follower."""
+    """Flip one bit of one copy's CommitLog, and restart the leader or a follower."""
     outcome = Outcome()
     # Each part has a new log. A scrub reads a log from its begin, so a bit of a log that grows for
     # an hour is not repaired within REPAIRED_SECONDS.
@@ -216,18 +218,18 @@ async def flipped_bit(at_work: Machines, number: int) -> None:
         # A scrub begins with a start; the next one comes ten minutes after its end.
         outcome.breaks(where, await at_work.adversary.down_and_up(victim))
     outcome.breaks(where, await flip.repaired())
-    # The next trial hurts another copy.
+    # The next trial uses another copy.
     outcome.breaks(where, await at_work.all_sound())
 
 
 class Flip:
-    """A flipped bit in a record that all copies have, as often in its head as anywhere."""
+    """A flipped bit in a record that all copies have, in its header as often as elsewhere."""
 
     def __init__(self, at_work: Machines, victim: str) -> None:
         chance = at_work.chance
         files = sorted((at_work.local.store(victim) / "commitlog").iterdir())
         sizes = [len(path.read_bytes().rstrip(b"\0")) for path in files]
-        # Not the newest: a copy that lacks them is no fault.
+        # Not the newest records: a copy may lack them.
         at = chance.randrange(sum(sizes) * 4 // 5)
         number = 0
         while at >= sizes[number]:
@@ -236,7 +238,7 @@ class Flip:
         self._path = files[number]
         data = self._path.read_bytes()
         if chance.random() < 0.5:
-            # Size, magic, checksum and the fields behind them. All records have the same magic.
+            # Size, magic, checksum and the fields after them. All records have the same magic.
             head = max(data.rfind(data[4:8], 0, at + 8) - 4, 0)
             at = head + chance.randrange(60)
         self._at, self._byte, self._bit = at, data[at], chance.randrange(8)
@@ -260,7 +262,7 @@ class Flip:
 
 
 async def older_snapshots(task: Task) -> Outcome:
-    """A follower's disk is put back, and its vote is needed for an election."""
+    """A follower's disk is restored, and its vote is needed for an election."""
     outcome = Outcome()
     async with machines(task, outcome, "snapshots", equal=False) as at_work:
         local = at_work.local
@@ -273,7 +275,7 @@ async def older_snapshots(task: Task) -> Outcome:
             outcome.breaks(where, await at_work.up(restored))
             outcome.breaks(where, await at_work.goes_on())
             await local.down(away)
-            # Acknowledged by the leader and the copy whose disk is put back, and by no other.
+            # Acknowledged by the leader and the copy whose disk is restored, and by no other copy.
             outcome.breaks(where, await at_work.goes_on())
             await local.down(restored)
             await local.down(leader)
@@ -291,7 +293,7 @@ async def older_snapshots(task: Task) -> Outcome:
 
 @asynccontextmanager
 async def forgotten_producers() -> AsyncIterator[list[str]]:
-    """What brokers answer to idempotent producers of this process that they do not know any more.
+    """Record replies of brokers to unknown idempotent producers of this process.
 
     If the batch cannot be stored, the producer starts a new sequence, so a sender does not notice.
     """

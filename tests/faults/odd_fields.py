@@ -51,7 +51,7 @@ BODIES: Sequence[bytes] = (
 )
 MANY = (0, 2, 65, 1_500)
 WHOLE_SECONDS = frozenset({"google.protobuf.Timestamp", "google.protobuf.Duration"})
-# What a string becomes that is no UTF-8: bytes of the same number.
+# Replacement of a string that is not UTF-8: the same number of bytes.
 _MARK = "\x01odd\x01"
 _NO_UTF8 = b"\xff\xfe\xed\xa0\x80"
 
@@ -60,7 +60,7 @@ class OddFields:
     """Replaces fields.
 
     Args:
-        chance: decides.
+        chance: source of all random choices.
     """
 
     def __init__(self, chance: random.Random) -> None:
@@ -85,7 +85,7 @@ class OddFields:
         fields: list[Any] = list(descriptor.fields)
         if not fields:
             return
-        # Those with many fields in them more often, so that each field has its turn.
+        # Messages with many fields more often, so that each field is changed.
         weights = [leaves(each) for each in fields]
         (field,) = self._chance.choices(fields, weights)
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
@@ -164,7 +164,7 @@ class OddFields:
 
 @cache
 def leaves(field: FieldDescriptor, depth: int = 0) -> int:
-    """How many fields without fields a field has in it; a time counts as three."""
+    """Return the number of leaf fields in a field; a time counts as three."""
     nested = field.message_type
     if nested is None or nested.GetOptions().map_entry or depth > DEPTH_MAX:
         return 1

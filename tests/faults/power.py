@@ -1,5 +1,5 @@
-"""Power cuts: of what broker and offset service did to their files, any moment is cut out, and the
-service starts on what the disk has then."""
+"""Power cuts: the state of the disk at a random moment is derived from the recorded operations of
+broker and offset service, and the service starts on it."""
 
 import asyncio
 import copy
@@ -25,8 +25,8 @@ GROUPS = ("one", "two", "three", "four")
 def cut_points(
     deeds: list[Deed], promised_ns: list[int], count: int, chance: random.Random
 ) -> list[int]:
-    """Numbers of records before which the power goes: half of them anywhere, half right behind
-    something that was acknowledged."""
+    """Return numbers of records before which the power is lost: half of them anywhere, half right
+    after an acknowledgement."""
     times = [deed.time_ns for deed in deeds]
     points = []
     for number in range(count):
@@ -40,8 +40,8 @@ def cut_points(
 def cut_at(
     model: DiskModel, deeds: list[Deed], point: int, target: Path, chance: random.Random | None
 ) -> int:
-    """Write what is left of a store when the power goes before a record (or behind the last);
-    returns when that was."""
+    """Write the state of a store after a power cut before a record (or after the last); return its
+    time."""
     copied = copy.deepcopy(model)
     for deed in deeds[:point]:
         copied.apply(deed)
@@ -52,7 +52,7 @@ def cut_at(
 async def work(
     cluster: rockoon.Cluster, books: Books, committer: Committer, number: int, chance: random.Random
 ) -> None:
-    """Send and commit for some seconds; half of the streams are an idempotent producer's."""
+    """Send and commit for some seconds; half of the streams belong to an idempotent producer."""
     ordinary = Sender(cluster, books, 2 * number, chance)
     idempotent = Sender(cluster, books, 2 * number + 1, chance)
     async with (
@@ -69,7 +69,7 @@ async def work(
 
 
 async def broker_power_cuts(task: Task) -> Outcome:
-    """Cuts of a broker's store."""
+    """Cut the power of a broker's store."""
     outcome, chance = Outcome(), task.chance("broker")
     local = FaultyCluster(task, watched=[BROKER], recorded=[BROKER])
     books = Books(TOPIC)
@@ -103,7 +103,7 @@ async def broker_power_cuts(task: Task) -> Outcome:
                 left = books.until(at_ns)
                 outcome.breaks(where, left.judge(await read_topic(cluster, TOPIC)))
                 if last:
-                    # The next round goes on with this store.
+                    # The next round continues with this store.
                     outcome.acknowledged += len(books.acknowledged)
                     books.acknowledged[:] = left.acknowledged
                 else:
@@ -114,7 +114,7 @@ async def broker_power_cuts(task: Task) -> Outcome:
 
 
 async def offset_power_cuts(task: Task) -> Outcome:
-    """Cuts of the offset service's journal and snapshots."""
+    """Cut the power of the offset service's journal and snapshots."""
     outcome, chance = Outcome(), task.chance("offset")
     local = FaultyCluster(task, watched=[OFFSET], recorded=[OFFSET])
     books = Books(TOPIC)

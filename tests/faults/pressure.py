@@ -27,7 +27,7 @@ BODY_BYTES = (1000, 4000, 20_000)
 REFUSED_SECONDS = 4.0
 FILLED_SECONDS_MAX = 120.0
 READ_SECONDS_MAX = 120.0
-# As a broker has them by default; the other scenarios switch them off.
+# The defaults of a broker; the other scenarios switch them off.
 SETTINGS: dict[str, object] = {
     "disk_forced_percent": 85,
     "disk_full_percent": 90,
@@ -36,7 +36,7 @@ SETTINGS: dict[str, object] = {
 
 
 async def unread_messages(task: Task) -> Outcome:
-    """Fill the partition, look whether all is there, read, and go on; again and again."""
+    """Fill the partition, check that all messages are there, read, and continue; repeatedly."""
     if os.geteuid():
         return Outcome(notes=["a partition of its own needs root"])
     outcome, chance = Outcome(), task.chance("pressure")
@@ -53,7 +53,7 @@ async def unread_messages(task: Task) -> Outcome:
     with tmpfs(task.directory / "cluster" / BROKER, PARTITION_BYTES):
         async with local, rockoon.connect(local.nameservers) as cluster:
             await cluster.admin.create_topic(TOPIC, queues_per_broker=QUEUES)
-            # A group counts as behind once its progress is kept: a start position is progress.
+            # A group counts as behind once its progress is stored: a start position is progress.
             async with consumer(cluster, handle) as first:
                 if not await within(READ_SECONDS_MAX, lambda: len(first.starts) == QUEUES):
                     outcome.breaks("at the start", ["the group has no start position"])
@@ -64,7 +64,7 @@ async def unread_messages(task: Task) -> Outcome:
                 outcome.runs += 1
                 outcome.injected += 1
                 stored = await read_topic(cluster, TOPIC)
-                # What was read in an earlier trial may be gone: the books no longer ask for it.
+                # Messages read in an earlier trial may be deleted: the books do not ask for them.
                 stored.troubles = [each for each in stored.troubles if "begins at" not in each]
                 outcome.breaks(f"{where}, full", books.judge(stored, RESENT))
                 async with consumer(cluster, handle):

@@ -25,11 +25,11 @@ PARTS = ("/commitlog/", "/consumequeue/")
 
 
 class Refusal(NamedTuple):
-    """What a leader's disk refuses.
+    """Refused writes of a leader's disk.
 
     Attributes:
-        log: whose leader.
-        part: of the paths of refused files; empty: all that needs new blocks.
+        log: log of this leader.
+        part: part of the paths of refused files; empty: all writes that need new blocks.
         number: the errno.
     """
 
@@ -50,7 +50,7 @@ REFUSALS = (
 
 
 async def leader_of(cluster: rockoon.Cluster, log: str, other_than: str = "") -> str:
-    """The replica that leads, once one other than this does."""
+    """Return the replica that leads, once another one than this does."""
     while True:
         described = await when_there(lambda: cluster.admin.logs.describe(log))
         if described.leader is not None and described.leader.name != other_than:
@@ -59,7 +59,7 @@ async def leader_of(cluster: rockoon.Cluster, log: str, other_than: str = "") ->
 
 
 def longest_pause(books: Books, since_ns: int) -> float:
-    """Seconds between two acknowledgements of messages."""
+    """Return seconds between two acknowledgements of messages."""
     times = sorted(each.time_ns for each in books.acknowledged if each.time_ns >= since_ns)
     return max((b - a for a, b in itertools.pairwise(times)), default=0) / 1e9
 
@@ -83,8 +83,8 @@ async def refused(local: FaultyCluster, cluster: rockoon.Cluster, refusal: Refus
         if ended.name != leader or not may_end:
             faults.append(f"it ended: {' '.join(str(ended).split())[-300:]}")
             break
-        # Without any room a copy cannot persist its promises and ends; the other copies continue. A
-        # process whose descriptor was closed by other code cannot trust its descriptors and ends.
+        # Without any space a copy cannot persist its promises and ends; the other copies continue.
+        # A process whose descriptor was closed by other code cannot trust its descriptors and ends.
         control.calm()
         if why := await local.up(leader):
             faults.append(f"{leader} does not start: {why}")
@@ -93,7 +93,7 @@ async def refused(local: FaultyCluster, cluster: rockoon.Cluster, refusal: Refus
 
 
 async def refused_writes(task: Task) -> Outcome:
-    """Refuse writes of the leaders of both logs, in one way after the other."""
+    """Refuse writes of the leaders of both logs, in one way after another."""
     outcome, chance = Outcome(), task.chance("refused writes")
     watched = [*replica_names(LOG, (), COPIES), *replica_names(OFFSET, (), COPIES)]
     settings = {"nameserver": {"node_lease_seconds": 2}}

@@ -1,4 +1,4 @@
-"""Leases and leaders of a local cluster, as its etcd has them."""
+"""Leases and leaders of a local cluster, from its etcd."""
 
 import asyncio
 import base64
@@ -20,7 +20,7 @@ class Registrations:
     """All registered nodes and the leaders of all logs, at one moment.
 
     Attributes:
-        leases: of each node, by its name.
+        leases: lease of each node, by its name.
         leaders: epoch of each log and name of the node that leads it, by the log's name.
     """
 
@@ -28,7 +28,7 @@ class Registrations:
     leaders: Mapping[str, tuple[int, str]]
 
     def lost_since(self, before: "Registrations") -> list[str]:
-        """Leases that were lost and leaders that were deposed since an earlier moment."""
+        """Return leases that were lost and leaders that were deposed since an earlier moment."""
         found = [
             f"{name} lost its lease"
             for name, lease in before.leases.items()
@@ -42,10 +42,10 @@ class Registrations:
 
 
 async def registrations(local: LocalCluster) -> Registrations:
-    """Ask etcd.
+    """Read the registrations from etcd.
 
     Raises:
-        RuntimeError: etcd does not answer.
+        RuntimeError: etcd does not reply.
     """
     tls = local.tls
     scheme, flags = ("http", []) if tls is None else ("https", ["--cacert", str(tls.ca)])
@@ -74,7 +74,7 @@ async def registrations(local: LocalCluster) -> Registrations:
 
 
 async def complete(local: LocalCluster, nodes: int) -> Registrations:
-    """The registrations, once this number of nodes is registered and all logs are led.
+    """Return the registrations, once this number of nodes is registered and all logs are led.
 
     Raises:
         TimeoutError: they do not become complete.

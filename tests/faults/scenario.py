@@ -1,4 +1,4 @@
-"""What a scenario is given, and what it says at its end."""
+"""Input and result of a scenario."""
 
 import random
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,13 +12,13 @@ BROKEN_SHOWN_MAX = 20
 
 @dataclass(frozen=True)
 class Task:
-    """How one scenario is to be run.
+    """Parameters of one run of a scenario.
 
     Args:
-        directory: its own, empty.
-        seed: decides everything that is chance's.
+        directory: its own directory, empty.
+        seed: decides all random choices.
         scale: 1.0: the default counts.
-        library: preload.c, compiled; None where it cannot be.
+        library: preload.c, compiled; None: it cannot be compiled.
         broken: the mechanism that is broken on purpose (`broken_service.py`); empty: none.
         floods: attacks of the scenario `http2`.
     """
@@ -34,24 +34,24 @@ class Task:
         return random.Random(f"{self.seed} {purpose}")
 
     def count(self, default: int) -> int:
-        """So many, scaled; at least one."""
+        """Return a scaled number; at least one."""
         return max(1, round(default * self.scale))
 
 
 @dataclass
 class Outcome:
-    """What a scenario has shown."""
+    """Result of a scenario."""
 
     runs: int = 0
-    """Times that a service went through what was done to it."""
+    """Number of faults that a service survived."""
     injected: int = 0
     """Faults."""
     acknowledged: int = 0
-    """Operations that a service said were done, each checked at least once afterwards."""
+    """Operations that a service acknowledged, each checked at least once afterwards."""
     broken: list[str] = field(default_factory=list)
-    """Promises that did not hold; must be empty."""
+    """Violated promises; must be empty."""
     notes: list[str] = field(default_factory=list)
-    """What a reader of the figures should know."""
+    """Notes for readers of the figures."""
     pause_seconds: float = 0.0
     """The longest time in which no message was acknowledged; 0: not measured."""
 
@@ -68,9 +68,9 @@ class Scenario:
 
     Args:
         name: for `ONLY=`.
-        promise: what must hold, for people.
-        run: does it.
-        needs_library: whether it can be run without preload.c.
+        promise: the promise, for people.
+        run: runs the scenario.
+        needs_library: whether it needs preload.c.
         seconds_max: at scale 1; no scenario needs nearly as much on a quiet machine.
     """
 

@@ -1,8 +1,8 @@
-"""Disks that fail: a sync that does not succeed, a disk without room, no descriptors left.
+"""Failing disks: a failed sync, a disk without space, no free descriptors.
 
-A sync that fails leaves its pages in memory, readable and clean: whoever starts afterwards reads
-them as if they were stored, and no sync takes them to the disk any more (`disk_model.py`). So each
-run goes on with what the next process makes of that, and cuts the power at last.
+A failed sync leaves its pages in memory, readable and clean: the next process reads them as if they
+were stored, and no sync writes them to the disk any more (`disk_model.py`). So each run continues
+with the next process, and then cuts the power.
 """
 
 import asyncio
@@ -25,20 +25,21 @@ from rockoon.producer.producer import Producer
 from rockoon_runtime.process import ExitStatus
 
 RUNS = 4
-# Whose sync fails, and the latest of them that may be the one.
+# Files whose sync fails, and the highest number of syncs before it.
 BROKER_FILES = (("/commitlog/", 200), ("/commitlog/", 3), ("/consumequeue/", 6), ("", 60))
 OFFSET_FILES = ((".journal", 150), ("", 60), (".snapshot", 1))
-# Some batches take several pages.
+# Some batches have several pages.
 BODY_BYTES = (40, 300, 4000, 20_000)
 AWAIT_FAULT_SECONDS = 20.0
 AFTERWARDS_SECONDS = 1.5
-# What goes round a failure may be stored twice by an ordinary producer.
+# An ordinary producer may store messages twice if it retries after a failure.
 RESENT = Allowed(1 << 30, 1 << 30, "batches without an answer are sent again")
 
 
 @asynccontextmanager
 async def forgiving(producer: Producer) -> AsyncIterator[Producer]:
-    """A producer whose messages may fail: who does not hear of an acknowledgement had none."""
+    """A producer whose messages may fail: without an acknowledgement a message counts as not
+    sent."""
     try:
         yield producer
     finally:
@@ -76,7 +77,7 @@ async def working(
 
 
 async def failed_syncs(task: Task, node: str) -> Outcome:
-    """Fail a sync, let the service end, start it, go on, cut the power, and look."""
+    """Fail a sync, let the service end, start it, continue, cut the power, and check."""
     outcome, chance = Outcome(), task.chance(node)
     local = FaultyCluster(task, watched=[node], recorded=[node])
     control, books = local.controls[node], Books(TOPIC)
@@ -90,8 +91,8 @@ async def failed_syncs(task: Task, node: str) -> Outcome:
             part, latest = choices[run % len(choices)]
             after = chance.randrange(latest)
             where = f"run {run}, sync {after} of {part or 'any file'}"
-            # New groups each time: what a cut took back must not look like progress that fell.
-            # Many at once: what they commit together takes more than a page.
+            # New groups each time: progress that a cut undid must not look like decreasing
+            # progress. Many at once: their common commit has more than a page.
             times = 1 if node == BROKER else 6
             groups = [f"{group}-{run}-{each}" for group in GROUPS for each in range(times)]
             for group in groups:
@@ -136,17 +137,17 @@ async def failed_syncs(task: Task, node: str) -> Outcome:
 
 
 async def broker_failed_syncs(task: Task) -> Outcome:
-    """Of the broker's files."""
+    """Fail syncs of the broker's files."""
     return await failed_syncs(task, BROKER)
 
 
 async def offset_failed_syncs(task: Task) -> Outcome:
-    """Of the offset service's files."""
+    """Fail syncs of the offset service's files."""
     return await failed_syncs(task, OFFSET)
 
 
 async def scarce(task: Task, kind: str) -> Outcome:
-    """No room on the disk, or no descriptors, for a while, for each service in turn."""
+    """No space on the disk, or no descriptors, for some time, for each service in turn."""
     outcome, chance = Outcome(), task.chance(kind)
     local = FaultyCluster(task, watched=[BROKER, OFFSET])
     books = Books(TOPIC)
@@ -183,7 +184,7 @@ async def scarce(task: Task, kind: str) -> Outcome:
         outcome.breaks("at the end", books.judge(await read_topic(cluster, TOPIC), RESENT))
         for each in progress:
             outcome.breaks("at the end", await each.judge())
-        # And what a start makes of it.
+        # And the result of a start on it.
         for node in (BROKER, OFFSET):
             await local.down(node)
             outcome.breaks(node, [text for text in [await local.up(node)] if text])
@@ -196,7 +197,7 @@ async def scarce(task: Task, kind: str) -> Outcome:
 
 
 def take(local: FaultyCluster, node: str, kind: str):  # type: ignore[no-untyped-def]
-    """Take room or descriptors from a process; returns what gives them back."""
+    """Take space or descriptors from a process; return a function that restores them."""
     if kind == "room":
         local.controls[node].fill_disk(True)
         return lambda: local.controls[node].fill_disk(False)
@@ -228,7 +229,7 @@ async def ask_much(cluster: rockoon.Cluster) -> None:
 
 
 async def goes_on(books: Books, committer: Committer) -> list[str]:
-    """Whether messages and progress are acknowledged again."""
+    """Return whether messages and progress are acknowledged again."""
     seen = len(books.acknowledged), len(committer.acknowledged)
     try:
         async with asyncio.timeout(AWAIT_FAULT_SECONDS):
@@ -241,10 +242,10 @@ async def goes_on(books: Books, committer: Committer) -> list[str]:
 
 
 async def full_disks(task: Task) -> Outcome:
-    """ENOSPC for whatever needs new blocks."""
+    """ENOSPC for all writes that need new blocks."""
     return await scarce(task, "room")
 
 
 async def no_descriptors(task: Task) -> Outcome:
-    """EMFILE for whatever opens or accepts."""
+    """EMFILE for all calls that open or accept."""
     return await scarce(task, "descriptors")

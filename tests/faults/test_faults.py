@@ -1,4 +1,4 @@
-"""The checkers of `make faults` find what they are there for; so do its page and its cuts."""
+"""The checkers of `make faults` find faults; so do its page and its cuts."""
 
 import ast
 import random
@@ -158,7 +158,7 @@ def test_every_call_has_its_callers_and_every_mechanism_its_scenarios() -> None:
 
 @cache
 def used_names() -> dict[str, set[str]]:
-    """By module of the services: the names that it uses, of its own or of an object's."""
+    """Return names used by each module of the services, their own or of an object."""
     root, used = Path(__file__).parents[2], {}
     for packages in ("core", "rpc", "services/*", "protos"):
         for path in root.glob(f"{packages}/rockoon_*/**/*.py"):
@@ -176,7 +176,7 @@ def used_names() -> dict[str, set[str]]:
 def test_what_is_broken_on_purpose_is_what_services_use(
     mechanism: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the place of something that nobody uses any more it would be noticed by nothing."""
+    """If a mechanism replaced an unused name, no scenario could notice it."""
     replaced: list[tuple[str, Any]] = []
     monkeypatch.setattr(broken_service, "replace", lambda path, made: replaced.append((path, made)))
     MECHANISMS[mechanism].break_it()
@@ -189,8 +189,8 @@ def test_what_is_broken_on_purpose_is_what_services_use(
             owner = getattr(owner, each)
         assert callable(made(getattr(owner, last)))
         if module in used_names() and not owners:
-            # Only what this module calls so is another: those that import it from elsewhere have
-            # the real one.
+            # Only this module's name refers to the replacement: modules that import it from
+            # elsewhere have the original.
             assert last in used_names()[module], f"{path} is not used there"
         else:
             wanted = owners[-1] if last == "__init__" else last
@@ -228,7 +228,7 @@ def test_a_page_gets_its_table_between_the_marks(tmp_path: Path) -> None:
     assert text.endswith("\nafter\n")
     assert "stale" not in text
     assert "| 3,000 | 4.5 s | 0 | `make faults ONLY=kills SEED=7 SCALE=0.5` |" in text
-    # The others keep what they have.
+    # The other lines stay unchanged.
     page.write([Row(named("fuzz"), Outcome(9, 9, 9, ["broken"]), seed=8, scale=1)], path)
     later = path.read_text()
     assert "| 9 | 9 | 9 |  | 1 | `make faults ONLY=fuzz SEED=8` |" in later

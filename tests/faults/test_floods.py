@@ -1,4 +1,4 @@
-"""The scenario of hostile HTTP/2 peers: its attacks, its judgement and its tables."""
+"""The scenario of hostile HTTP/2 peers: its attacks, its checks and its tables."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from support import http2_frames as frames
 from support.http2_attacks import ATTACKS, Poll
 from support.http2_floods import Served
 
-# Classes of attacks on HTTP/2 servers with a CVE of their own.
+# Classes of attacks on HTTP/2 servers that have a CVE.
 CVES = {
     *(f"2019-{number}" for number in range(9511, 9519)),
     "2016-6581",

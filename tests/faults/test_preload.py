@@ -1,4 +1,5 @@
-"""The library sees what a program does to its files, the model what a power cut leaves of it."""
+"""The library records a program's operations on files; the model has the state after a power
+cut."""
 
 import errno
 import os
@@ -35,7 +36,7 @@ class Machine:
         self._done = 0
 
     def run(self, program: str) -> str:
-        """Run Python statements in the directory; returns what they print."""
+        """Run Python statements in the directory; return their output."""
         watched = library.environment(self._built, self.root, self.journal, self.control.path)
         ended = subprocess.run(
             [sys.executable, "-S", "-c", f"import os, errno, time\n{program}"],
@@ -49,7 +50,7 @@ class Machine:
         return ended.stdout.strip()
 
     def left(self, chance: random.Random | None = None) -> dict[str, bytes]:
-        """Files that a power cut leaves now."""
+        """Return the files that remain after a power cut now."""
         deeds = list(read_deeds(self.journal.read_bytes()))
         for deed in deeds[self._done :]:
             self.model.apply(deed)
@@ -121,11 +122,11 @@ def test_a_failed_sync_shows_its_pages_to_readers_and_none_to_the_disk(machine: 
     )
     assert said == "EIO"
     assert machine.control.injected == 1
-    # The next process sees it, and syncs what it writes itself.
+    # The next process reads it, and syncs its own writes.
     assert machine.run(f"{FILE}; print(os.pread(fd, 1, 0).decode())") == "c"
     machine.run(f"{FILE}; os.pwrite(fd, b'd', 4096); os.fsync(fd)")
     assert machine.left() == {"a": b"a" * 4096 + b"d" + b"b" * 4095}
-    # Whoever writes the page anew has all of it stored.
+    # A process that writes the page again syncs all of it.
     machine.run(f"{FILE}; os.pwrite(fd, b'e', 0); os.fsync(fd)")
     assert machine.left() == {"a": b"e" + b"c" * 4095 + b"d" + b"b" * 4095}
 
@@ -186,7 +187,7 @@ def test_records_bear_the_time_and_the_bytes(machine: Machine) -> None:
     assert (written.kind, written.at, written.data) == (Kind.WRITE, 7, b"xyz")
     assert made.inode == written.inode
     assert made.time_ns <= written.time_ns
-    # Nothing below another directory is recorded.
+    # No operation below another directory is recorded.
     machine.run(f"open({str(machine.root.parent / 'other')!r}, 'wb').write(b'x')")
     assert len(list(read_deeds(machine.journal.read_bytes()))) == 2
 

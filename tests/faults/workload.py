@@ -1,7 +1,7 @@
-"""Messages whose fate is known: what was sent, what was acknowledged when, what is stored.
+"""Messages with known history: sent, acknowledged at a known time, stored.
 
-What is stored is compared with `load.checker`; beside it each acknowledged message must stand where
-its sender was told that it stands.
+`load.checker` checks the stored messages; in addition each acknowledged message must be stored at
+the position of its acknowledgement.
 """
 
 import asyncio
@@ -37,10 +37,10 @@ TURN_SECONDS = 0.004
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """A message of which its sender was told that it is stored."""
+    """An acknowledged message."""
 
     time_ns: int
-    """Not before it was told; monotonic."""
+    """At the time of the acknowledgement or later; monotonic."""
     stream: int
     sequence: int
     queue: MessageQueue
@@ -49,26 +49,26 @@ class Acknowledged:
 
 @dataclass
 class Books:
-    """All that senders of one topic said."""
+    """Records of all senders of one topic."""
 
     topic: str
     acknowledged: list[Acknowledged] = field(default_factory=list)
     sent: dict[int, int] = field(default_factory=lambda: defaultdict(int))
-    """Stream → how many."""
+    """Stream → number of messages."""
     began_ns: dict[tuple[int, int], int] = field(default_factory=dict)
-    """Stream and number → when it was given to its producer; monotonic."""
+    """Stream and number → time at which the producer got the message; monotonic."""
 
     def until(self, time_ns: int) -> "Books":
-        """The same, without what was acknowledged later."""
+        """Return a copy without later acknowledgements."""
         kept = [each for each in self.acknowledged if each.time_ns < time_ns]
         return Books(self.topic, kept, self.sent, self.began_ns)
 
     def judge(self, stored: "Stored", allowed: Allowed | None = None) -> list[str]:
-        """What does not fit; empty if nothing.
+        """Return contradictions; empty if there are none.
 
         Args:
-            stored: what is in the topic's queues.
-            allowed: copies; None: none at all.
+            stored: content of the topic's queues.
+            allowed: number of allowed copies; None: none at all.
         """
         checker = Checker()
         for stream, end in self.sent.items():
@@ -101,15 +101,15 @@ class Books:
 
 
 class Sender:
-    """Sends streams of numbered messages, each with a key of its own.
+    """Sends streams of numbered messages, each with its own key.
 
     Args:
         cluster: a connection.
-        books: where it says what it did.
-        number: which sender of the run it is.
-        chance: decides sizes and pace.
-        lanes: streams at once.
-        body_bytes: sizes that chance takes.
+        books: receives the records of this sender.
+        number: number of the sender in this run.
+        chance: chooses sizes and pace.
+        lanes: concurrent streams.
+        body_bytes: sizes to choose from.
     """
 
     def __init__(
@@ -130,13 +130,13 @@ class Sender:
         self._ended = False
 
     def end(self) -> None:
-        """Send nothing more; what is on its way is waited for."""
+        """Send no further message; wait for those in flight."""
         self._ended = True
 
     async def run(self, producer: Producer, messages_max: int | None = None) -> None:
-        """Send until `end`, or so many messages in each stream.
+        """Send until `end`, or this number of messages in each stream.
 
-        A message that fails is not acknowledged, and nothing is said about it.
+        A failed message is not acknowledged, and nothing is recorded about it.
         """
         async with asyncio.TaskGroup() as tasks:
             for lane in range(self._lanes):
@@ -173,7 +173,7 @@ class Sender:
         try:
             result = await receipt
         except RockoonError:
-            # It may be stored or not: nobody was promised anything.
+            # It may be stored or not: there was no acknowledgement.
             return
         else:
             self._books.acknowledged.append(
@@ -183,18 +183,18 @@ class Sender:
 
 @dataclass
 class Stored:
-    """What is in the queues of a topic."""
+    """Content of the queues of a topic."""
 
     messages: dict[MessageQueue, list[Message]]
     damaged: dict[MessageQueue, list[int]]
-    """Offsets of which a reader was told that they cannot be read."""
+    """Offsets that a reader could not read because of reported damage."""
     troubles: list[str]
 
 
 async def read_topic(
     cluster: rockoon.Cluster, topic: str, expression: str = "*", seconds_max: float | None = None
 ) -> Stored:
-    """Read all queues from their beginnings to their ends, as a reader who passes damage over."""
+    """Read all queues completely, as a reader that skips damage does."""
     stored = Stored({}, {}, [])
     limit = READ_SECONDS_MAX if seconds_max is None else seconds_max
     for queue in (await cluster.route(topic)).queues:
@@ -235,7 +235,7 @@ async def _read_queue(
             stored.messages[queue] += list(pulled.batch)
         if pulled.next_offset >= pulled.max_offset:
             return
-        # Nothing to read and no step ahead: a queue whose end is not readable yet.
+        # No message and no progress: the end of this queue is not readable yet.
         if pulled.next_offset == offset:
             await asyncio.sleep(4 * TURN_SECONDS)
         offset = pulled.next_offset
@@ -243,7 +243,7 @@ async def _read_queue(
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Progress of which a group was told that it is stored."""
+    """Acknowledged progress of a group."""
 
     time_ns: int
     group: str
@@ -252,11 +252,11 @@ class Committed:
 
 
 class Committer:
-    """Stores rising progress of groups on all queues of a topic.
+    """Commits increasing progress of groups on all queues of a topic.
 
     Args:
-        books: of the topic: progress follows what is acknowledged.
-        groups: their names.
+        books: books of the topic: progress follows the acknowledgements.
+        groups: names of the groups.
     """
 
     def __init__(
@@ -318,7 +318,7 @@ class Committer:
                 )
                 self._note(group, wanted, answer.results, epochs)
             except RockoonError:
-                # Stored or not: nobody was promised anything.
+                # Stored or not: there was no acknowledgement.
                 continue
 
     def _note(self, group, wanted, results, epochs) -> None:  # type: ignore[no-untyped-def]
@@ -330,13 +330,13 @@ class Committer:
                 continue
             error = rockoon.errors.from_wire(result.error)
             if isinstance(error, rockoon.errors.CommitBehind):
-                # The answer to the one before was lost, the commit was not.
+                # The reply to the previous commit was lost, the commit was not.
                 self._at[group, queue] = offset
             elif isinstance(error, rockoon.errors.Fenced):
                 epochs.clear()
 
     async def judge(self, until_ns: int | None = None) -> list[str]:
-        """What of the progress acknowledged before a time is not stored now."""
+        """Return progress that was acknowledged before a time and is not stored now."""
         wanted: dict[tuple[str, MessageQueue], int] = {}
         for each in self.acknowledged:
             if until_ns is None or each.time_ns < until_ns:
@@ -360,7 +360,7 @@ class Committer:
 
 
 async def when_there(ask: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Ask until the service is there."""
+    """Repeat a call until the service replies."""
     while True:
         try:
             return await ask()
