@@ -1,4 +1,4 @@
-"""Who reads which queue: RocketMQ's tables, and that no queue is left out or read twice."""
+"""Allocation of queues to members: RocketMQ's tables; no queue is left out or read twice."""
 
 from collections.abc import Sequence
 

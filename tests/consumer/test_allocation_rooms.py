@@ -1,4 +1,4 @@
-"""Queues that are read where they are, or by whom an operator says."""
+"""Queues that are read in their broker's room, or by members that an operator names."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Even shares of which few queues move: with owners the fewest possible, without them not many."""
+"""Even shares with few moves of queues: with owners the minimum, without them not many."""
 
 import itertools
 import random
@@ -31,7 +31,7 @@ def everybodys(
     owners: dict[MessageQueue, str] | None = None,
     strategy: AllocationObject = STICKY,
 ) -> dict[MessageQueue, str]:
-    """Ask every member on its own, and see that no queue is read twice."""
+    """Ask each member separately, and check that no queue is read twice."""
     topics_of = {member: {queue.topic for queue in queues} for member in members}
     found: dict[MessageQueue, str] = {}
     for member in members:
@@ -48,7 +48,7 @@ def moved(before: dict[MessageQueue, str], after: dict[MessageQueue, str]) -> in
 def moved_min(
     members: set[str], queues: list[MessageQueue], owners: dict[MessageQueue, str]
 ) -> int:
-    """Return how many held queues no even sharing can leave where they are."""
+    """Return the number of held queues that no even allocation can leave in place."""
     known = [queue for queue in queues if queue in owners]
     even, extra = divmod(len(queues), len(members))
     counts = Counter(owners[queue] for queue in known if owners[queue] in members)
@@ -160,5 +160,5 @@ def test_few_queues_move_per_change(queues: int, members: int, change: str) -> N
     else:
         assert totals["STICKY"] <= 2.5 * totals["optimum"]
     if members >= 8:
-        # In smaller groups knowing no owners costs all that the hash saves.
+        # In smaller groups, unknown owners cost everything that the hash saves.
         assert totals["STICKY"] <= 0.5 * totals["AVG"]

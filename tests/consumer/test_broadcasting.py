@@ -1,4 +1,4 @@
-"""Members that each read everything: where they start, what they keep, what trouble does to it."""
+"""Members that each read all messages: their start positions, their progress, and faults."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -42,7 +42,7 @@ SOON = LocalRedelivery(first_seconds=0.01, seconds_max=0.02)
 
 
 class Seen:
-    """A handler that remembers what it got, and fails once on what it is told to."""
+    """A handler that records its messages, and fails once on the chosen ones."""
 
     def __init__(self, *failing: bytes) -> None:
         self.bodies: list[bytes] = []
@@ -322,7 +322,7 @@ def test_a_reader_is_called_what_will_be_its_name_at_the_next_start(
     assert named("mine", ROCKOON_MEMBER="theirs") == "mine"
     assert named(ROCKOON_MEMBER="theirs") == "theirs"
     assert named() == "billing-0"
-    # A Deployment's pod, a machine: their names are nothing that comes back.
+    # A Deployment's pod, or a machine: these names do not return.
     for host in ("billing-7d9f8b6c5-x2x4z", "build", "billing-7d9f8b6c5-24579"):
         assert named(host=host) == cluster.client_id
 

@@ -1,7 +1,7 @@
-"""`new_queue_rule = classic` for a whole cluster: RocketMQ's guess, both ways it errs.
+"""`new_queue_rule = classic` for a whole cluster: RocketMQ's guess, and both of its errors.
 
-RocketMQ takes a queue for new to a group that has no progress on it while the queue begins at 0 and
-its first message lies within 40 % of memory of the log's end.
+RocketMQ considers a queue as new to a group that has no progress on it while the queue begins at 0
+and its first message is within 40 % of memory of the log's end.
 """
 
 import asyncio
@@ -43,18 +43,18 @@ async def cluster(local: LocalCluster) -> AsyncIterator[Cluster]:
 
 @pytest.fixture(params=["in the service", "locally"])
 def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
-    """Where progress is; a reader decides for itself by the same rules as the service."""
+    """Place of the progress; a reader decides for itself by the same rules as the service."""
     return tmp_path if request.param == "locally" else None
 
 
 def named(topic: str, kept: Path | None) -> tuple[str, str]:
-    """Names that only one test has: of a topic, and what is behind those of groups."""
+    """Names of one test only: of a topic, and the suffix of group names."""
     more = "" if kept is None else "-of-readers"
     return topic + more, more
 
 
 class Visit:
-    """What one stay of a group's only member came to."""
+    """Result of one run of a group's only member."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
@@ -65,11 +65,11 @@ class Visit:
 
 
 async def visit(cluster: Cluster, group: str, topic: str, kept: Path | None) -> Visit:
-    """Start at LAST where there is no progress, read to the ends, and leave.
+    """Start at LAST if there is no progress, read to the ends, and leave.
 
     Args:
-        cluster, group, topic: whose, what.
-        kept: where a broadcasting reader keeps its progress; None: the offset service has it.
+        cluster, group, topic: as named.
+        kept: place of a broadcasting reader's progress; None: the offset service.
     """
     seen = Visit()
     queues = set((await cluster.route(topic)).queues)
@@ -108,7 +108,7 @@ async def visit(cluster: Cluster, group: str, topic: str, kept: Path | None) -> 
 async def test_a_new_group_that_asks_for_last_replays_a_young_queue(
     cluster: Cluster, kept: Path | None
 ) -> None:
-    """Unless the group has the rule EXACT: it then gets what it asked for."""
+    """Unless the group has the rule EXACT: then it starts where it requested."""
     young, more = named("young", kept)
     await cluster.admin.create_topic(young, queues_per_broker=1)
     async with cluster.producer() as producer:
@@ -129,7 +129,7 @@ async def test_a_new_group_that_asks_for_last_replays_a_young_queue(
 async def test_a_group_that_is_away_skips_a_new_queue_whose_start_has_left_memory(
     cluster: Cluster, kept: Path | None
 ) -> None:
-    """Unless the group has the rule EXACT: the queue was born after it subscribed."""
+    """Unless the group has the rule EXACT: the queue was created after it subscribed."""
     growing, more = named("growing", kept)
     await cluster.admin.create_topic(growing, queues_per_broker=1)
     await cluster.admin.create_group(GroupConfig(name=f"exact-readers{more}", new_queue_rule=EXACT))

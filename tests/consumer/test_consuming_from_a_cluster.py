@@ -48,7 +48,7 @@ async def topic(cluster: Cluster) -> str:
 
 
 class Seen:
-    """A handler that remembers what it got."""
+    """A handler that records its messages."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
@@ -231,7 +231,7 @@ async def test_a_reset_moves_members_that_run(cluster: Cluster, topic: str) -> N
         assert sorted(seen.bodies[:800]) == sorted(2 * numbered(400))
         await eventually(lambda: consumer.statistics.resets == 4)
         await wait_read(cluster, topic)
-        # Undone, it goes on where it was before: what came since is read, and nothing again.
+        # After the undo it continues at its former offset: new messages are read, and none again.
         before = {step.from_offset for step in plan.steps}
         await cluster.admin.undo_reset(plan.reset_id, "a test")
         await eventually(lambda: consumer.statistics.resets == 8)
@@ -268,7 +268,7 @@ async def test_resets_are_applied_once_each_while_the_offset_service_is_killed(
             assert max(step.to_offset for step in each.result().steps) == number
             # Applied before the kill or after it, and not again by this call.
             assert (await reset(number)).as_of_ms == each.result().as_of_ms
-        # Whichever reset was the last one, message 39 and all behind it are read again.
+        # Whichever reset was the last one, message 39 and all later ones are read again.
         await eventually(lambda: len(seen.bodies) >= 400 + 361)
         await wait_read(cluster, topic)
 

@@ -1,4 +1,4 @@
-"""Messages that cannot be read, and brokers that do not answer for long."""
+"""Messages that cannot be read, and brokers without replies for a long time."""
 
 from typing import Any
 
@@ -94,7 +94,7 @@ async def test_a_disk_that_gives_nothing_any_more_stops_also_a_consumer_that_ski
     with pytest.raises(StoreCorrupt) as failure:
         await consumer.wait()
     await consumer.close()
-    # On a busy machine its lease may end on the way, and then it counts anew.
+    # On a busy machine its lease may expire, and then its counter begins again.
     assert committed(fake) >= 1024
     assert f"message {committed(fake)} of" in str(failure.value)
 

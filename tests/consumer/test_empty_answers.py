@@ -1,4 +1,4 @@
-"""A broker that answers pulls at once, with nothing, is asked less and less often."""
+"""A broker that replies to pulls immediately and without messages is called less and less often."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Queues that go from one live member to another: nothing twice, nothing left out, in order."""
+"""Queues that move between live members: no message twice, none left out, in order."""
 
 import asyncio
 import contextlib
@@ -31,14 +31,14 @@ SOON = LocalRedelivery(first_seconds=0.01, seconds_max=0.02)
 
 
 class Seen:
-    """What all members of a group were handed, by queue."""
+    """Messages of all members of a group, by queue."""
 
     def __init__(self) -> None:
         self.offsets: dict[int, list[int]] = defaultdict(list)
         self.count = 0
 
     async def __call__(self, message: Message) -> None:
-        # So that some calls are always under way.
+        # So that some calls always run.
         for _ in range(10):
             await asyncio.sleep(0)
         self.offsets[message.queue.queue_id].append(message.queue_offset)
@@ -46,7 +46,7 @@ class Seen:
 
 
 def member(cluster: Cluster, handler: Any, **settings: Any) -> PushConsumer:
-    """A member that commits only when it must."""
+    """A member that commits only when necessary."""
     chosen: dict[str, Any] = {
         "consume_from": "first",
         "commit_seconds": 60,
@@ -66,7 +66,7 @@ def owner_of(fake: FakeCluster, queue_id: int = 0) -> str:
 
 @contextlib.asynccontextmanager
 async def flowing(fake: FakeCluster, seen: Seen) -> AsyncIterator[list[int]]:
-    """Messages on all queues for as long as the block lasts; gives their count per queue."""
+    """Send to all queues until the block ends; yield the number of messages by queue."""
     sent = [0]
 
     async def send() -> None:
@@ -140,7 +140,7 @@ async def test_a_hand_over_waits_for_no_backoff(fake: FakeCluster, cluster: Clus
             tries = second.statistics.rebalances
             await eventually(lambda: second.statistics.rebalances > tries + 4)
             assert owner_of(fake, 1) == "a"
-            # Pauses are above a second by now.
+            # Pauses are longer than a second by now.
             loop = asyncio.get_running_loop()
             freed_at = loop.time()
             gate.set()
@@ -164,7 +164,7 @@ async def test_what_runs_is_finished_and_what_was_only_pulled_goes_to_the_next_o
         await eventually(lambda: Q1 in first.queues() and first.queues()[Q1].running == 3)
         async with member(cluster, there, member_id="b"):
             await eventually(lambda: first.assignment == [Q0])
-            # The queues that stay go on meanwhile, with what is free of the workers.
+            # The remaining queues continue, with the free workers.
             assert owner_of(fake, 1) == "a"
             gate.set()
             await eventually(lambda: there.count == 7)
@@ -231,7 +231,7 @@ async def test_a_member_that_hangs_is_overtaken_after_the_bound_and_its_late_com
                 await hung.commit()
                 assert hung.statistics.fenced == 1
                 assert (owner_of(fake, 1), offset_of(fake, 1)) == ("b", 5)
-        # Closing released its other queue, and not the one that is another's.
+        # The close released its other queue, and not the queue of the other member.
         assert owner_of(fake, 0) == ""
 
 
@@ -264,7 +264,7 @@ async def test_a_queue_that_was_reset_while_it_moved_is_let_go_all_the_same(
     async with member(cluster, here, member_id="a") as first:
         await eventually(lambda: here.count == 5)
         async with member(cluster, there, member_id="b"):
-            # Heard at the same time as of the new member.
+            # Received at the same time as the new member.
             first._assignment.on_reset([Q1])
             await eventually(lambda: owner_of(fake, 1) == "b")
 

@@ -1,4 +1,4 @@
-"""Queues that go from one live member to another, on a cluster of real processes."""
+"""Queues that move between live members, on a cluster of real processes."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ HANDOVER_SECONDS_MAX = 3.0
 
 @pytest.fixture(scope="module")
 def local() -> Iterator[LocalCluster]:
-    # The lease is that of real life, longer than the bound: nobody here falls silent for so long.
+    # The usual lease, longer than the bound: no member here is silent for so long.
     settings = {"offset": {"handover_seconds_max": HANDOVER_SECONDS_MAX}}
     with LocalCluster(brokers=2, settings=settings) as cluster:
         yield cluster
@@ -41,14 +41,14 @@ async def cluster(local: LocalCluster) -> AsyncIterator[Cluster]:
 
 
 class Seen:
-    """What all members of a group were handed, by queue."""
+    """Messages of all members of a group, by queue."""
 
     def __init__(self) -> None:
         self.offsets: dict[MessageQueue, list[int]] = defaultdict(list)
         self.count = 0
 
     async def __call__(self, message: Message) -> None:
-        # So that some calls are always under way.
+        # So that some calls always run.
         for _ in range(10):
             await asyncio.sleep(0)
         self.offsets[message.queue].append(message.queue_offset)

@@ -1,4 +1,4 @@
-"""Handler calls in steps: what ends at once, what waits, what raises."""
+"""Handler calls in steps: calls that end immediately, wait, or raise."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""What a handler's answer leads to: delays, sending elsewhere, calls that take too long."""
+"""Effects of a handler's result: delays, sends to other topics, calls that exceed their time."""
 
 import asyncio
 import threading
@@ -22,7 +22,8 @@ PLACE = ("orders", "broker-a", 0)
 
 
 class Elsewhere:
-    """Takes what failed, as a retry topic would; or says to wait, or fails itself, as told."""
+    """Accepts failed messages, as a retry topic does; or asks to wait, or fails, as the test
+    requests."""
 
     def __init__(self, answers: Sequence[float | Exception | None] = ()) -> None:
         self.failures: list[HandlerFailure] = []

@@ -1,4 +1,4 @@
-"""Progress in a file: what RocketMQ wrote, what a crash left, what cannot be read or written."""
+"""Progress in a file: RocketMQ's files, files after a crash, unreadable and unwritable ones."""
 
 import asyncio
 import os
@@ -81,7 +81,7 @@ async def test_the_file_before_is_kept_and_stands_in_for_one_that_is_damaged_or_
     file.path.write_bytes(file.path.read_bytes()[:-20])
     assert (await reopened(tmp_path)).positions == {Q0: Position(1)}
     assert "offsets.json.bak" in caplog.text
-    # The damaged one did not become the backup, and is there to be looked at.
+    # The damaged file did not become the backup, and can be inspected.
     assert decode(file.backup_path.read_bytes()).positions == {Q0: Position(1)}
     assert (tmp_path / "offsets.json.damaged").exists()
     file.path.unlink()

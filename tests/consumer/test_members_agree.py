@@ -1,4 +1,4 @@
-"""Members that share queues: few move with STICKY; who contradicts the others is heard of."""
+"""Members that share queues: STICKY moves few; a member that contradicts the others is reported."""
 
 import logging
 from typing import Any
@@ -35,14 +35,14 @@ async def test_as_few_queues_as_possible_move_when_members_come_and_go(
     fake: FakeCluster, cluster: Cluster
 ) -> None:
     fake.create_topic("orders", queues=12)
-    # Who waits for the next heartbeat to hear of the others waits in vain.
+    # A member that waits for the next heartbeat to see the others waits in vain.
     fake.offset.heartbeat_seconds, fake.offset.lease_seconds = 3600, 3600
     async with consumer_of(cluster, "a", allocation=STICKY) as a:
         await eventually(lambda: settled([a], 12))
         async with consumer_of(cluster, "b", allocation=STICKY) as b:
             await eventually(lambda: settled([a, b], 12))
             assert a.statistics.queues_lost == 6
-            # Without owners this one would take another share from each.
+            # Without owners this one would get another share from each.
             async with consumer_of(cluster, "e", allocation=STICKY) as e:
                 await eventually(lambda: settled([a, b, e], 12))
                 # Four of twelve: those that the third member gets, and no other.
@@ -66,7 +66,7 @@ async def test_a_member_more_than_there_are_queues_says_once_that_it_idles(
         await eventually(lambda: all(each.statistics.rebalances > 10 for each in everybody))
         idle = [each.member_id for each in everybody if not each.queues()]
     said = [each.getMessage() for each in caplog.records if "has no queues" in each.getMessage()]
-    # While they joined, members saw others come and go.
+    # During the joins, members saw others come and go.
     assert {text.split()[0] for text in said} >= set(idle)
     assert all("more members" in text for text in said)
     assert len(said) <= len(everybody)

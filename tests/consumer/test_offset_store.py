@@ -1,4 +1,4 @@
-"""What a consumer remembers of its progress, and what becomes of it at the offset service."""
+"""A consumer's memory of its progress, and its commits to the offset service."""
 
 import pytest
 

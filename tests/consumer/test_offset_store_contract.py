@@ -1,4 +1,4 @@
-"""What every offset store promises, asked of each there is: RocketMQ's interface by method."""
+"""Promises of every offset store, tested for each of them: RocketMQ's interface by method."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -23,7 +23,7 @@ UNKNOWN = MessageQueue("orders", "broker-a", 9)
 
 
 class InMemory:
-    """The least that a user has to write: a `OffsetBackend`."""
+    """The least that a user must write: an `OffsetBackend`."""
 
     def __init__(self) -> None:
         self.kept = OffsetSnapshot()
@@ -40,7 +40,7 @@ class InMemory:
 
 
 class Stores:
-    """Opens a store on the same progress as often as it is asked to, as restarts would."""
+    """Opens a store on the same progress repeatedly, as restarts do."""
 
     def __init__(self, kind: str, fake: FakeCluster, cluster: Cluster, folder: Path) -> None:
         self._kind = kind

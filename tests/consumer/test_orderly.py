@@ -45,7 +45,7 @@ def bodies(count: int, first: int = 0) -> list[bytes]:
 
 
 class Seen:
-    """What was handled, by queue, and whether two calls of a queue ever met."""
+    """Handled messages, by queue, and whether two calls of a queue ever overlapped."""
 
     def __init__(self) -> None:
         self.offsets: dict[MessageQueue, list[int]] = defaultdict(list)
@@ -192,7 +192,7 @@ async def test_no_call_begins_once_the_lease_may_have_ended_and_all_goes_on_when
         await eventually(lambda: consumer.assignment == [Q0])
         await fake.offset.listener.stop()
         delivery = consumer.statistics.delivery
-        # Messages still come from the broker; who else has the queue cannot be known.
+        # Messages still come from the broker; other owners of the queue cannot be known.
         member = consumer._membership
         await eventually(lambda: not member.valid_since(member.expirations))
         fake.append("orders", bodies(5))
@@ -202,7 +202,7 @@ async def test_no_call_begins_once_the_lease_may_have_ended_and_all_goes_on_when
         await eventually(lambda: seen.count == 5)
         await eventually(lambda: committed(fake) == 5)
         assert not member.valid_since(0), "what was granted before is not sure again"
-        # On a busy machine heartbeats come late after that, too.
+        # On a busy machine heartbeats are late after that, too.
         await eventually(lambda: member.valid_since(member.expirations))
     assert seen.offsets[Q0] == list(range(5))
 
@@ -222,7 +222,7 @@ async def test_a_member_that_was_cut_off_calls_no_handler_after_another_has_its_
 
         async with consumer_of(elsewhere, slow, member_id="a", drain_seconds=0.1) as old:
             await eventually(lambda: Q0 in old.queues() and old.queues()[Q0].running == 1)
-            # As a process that was stopped: its tasks hear nothing, its handler goes on.
+            # As a stopped process: its tasks receive nothing, its handler continues.
             for task in old._tasks:
                 task.cancel()
             fake.offset.expire("billing", "a")

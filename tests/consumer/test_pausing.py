@@ -1,4 +1,4 @@
-"""A group that is paused: its members stay, read nothing, and go on where they were."""
+"""A paused group: its members stay, read nothing, and then continue at their offsets."""
 
 import asyncio
 from pathlib import Path
@@ -21,7 +21,7 @@ Q0 = MessageQueue(*PLACE)
 
 
 class Seen:
-    """A handler that remembers what it got, and can be made to wait."""
+    """A handler that records its messages, and can be made to wait."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
@@ -48,7 +48,7 @@ def consumer_of(cluster: Cluster, seen: Seen, **settings: Any) -> PushConsumer:
 async def test_a_running_member_finishes_what_it_handles_stores_it_and_rests(
     fake: FakeCluster, cluster: Cluster, orderly: bool
 ) -> None:
-    # Who waits for the next heartbeat to hear of the pause waits in vain.
+    # A member that waits for the next heartbeat to see the pause waits in vain.
     fake.offset.heartbeat_seconds = fake.offset.lease_seconds = 3600
     fake.create_topic("orders")
     fake.append("orders", numbered(10))
@@ -59,7 +59,7 @@ async def test_a_running_member_finishes_what_it_handles_stores_it_and_rests(
         fake.offset.pause("billing")
         await eventually(lambda: not consumer.queues())
         seen.gate.set()
-        # What ran counts, and what was only pulled comes after the pause.
+        # Running calls count, and pulled messages come after the pause.
         await eventually(lambda: fake.offset.progress["billing", PLACE].offset == 1)
         await eventually(lambda: fake.offset.progress["billing", PLACE].owner == "")
         fake.append("orders", numbered(10, 10))

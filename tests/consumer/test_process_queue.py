@@ -125,7 +125,7 @@ def test_a_dropped_queue_takes_and_gives_nothing() -> None:
 
 
 class AgainstModel(RuleBasedStateMachine):
-    """Any order of pulls, hand-outs and results."""
+    """Random orders of pulls, hand-outs and results."""
 
     def __init__(self) -> None:
         super().__init__()

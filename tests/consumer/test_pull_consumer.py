@@ -1,4 +1,4 @@
-"""Reading at the caller's pace: places, turns, what comes after trouble."""
+"""Reads at the caller's pace: positions, turns, and faults."""
 
 import asyncio
 
@@ -156,7 +156,7 @@ async def test_only_wanted_tags_come_also_when_hashes_collide(
             found.append((message.body, consumer.position(Q0)))
             if len(found) == 2:
                 break
-        # Behind the last one is where the pull came to.
+        # The pull has reached the position after the last message.
         assert found == [(b"0", 3), (b"3", 6)]
 
 
@@ -224,13 +224,13 @@ async def test_a_place_below_the_oldest_message_is_an_error_until_a_seek(
 async def test_what_was_fetched_before_a_failure_comes_before_it(
     fake: FakeCluster, cluster: Cluster
 ) -> None:
-    """Or a seek past a damaged message would lose those that lie before it."""
+    """Otherwise a seek past a damaged message would lose the messages before it."""
     fake.create_topic("orders")
     fake.append("orders", [b"0", b"1", b"2", b"3"])
     fake.brokers["broker-a"].damaged = {("orders", 0, 2)}
     async with cluster.pull_consumer() as consumer:
         await consumer.assign([Q0])
-        # Both answers are there: the messages, and that the next one is damaged.
+        # Both replies are there: the messages, and the error that the next one is damaged.
         await eventually(lambda: consumer.statistics.pulls == 2)
         await eventually(lambda: consumer._assigned[Q0].failure is not None)
         found = []
@@ -325,7 +325,7 @@ async def test_a_topic_that_does_not_exist_cannot_be_assigned(cluster: Cluster) 
             await consumer.assign_all("nothing")
 
 
-# With a group
+# With a group.
 
 
 async def test_a_group_goes_on_where_it_committed(fake: FakeCluster, cluster: Cluster) -> None:
@@ -370,7 +370,7 @@ async def test_retention_that_overtakes_a_group_is_decided_by_the_offset_service
         await bodies(consumer, 5)
         await consumer.commit()
         fake.brokers["broker-a"].queues["orders", 0].expire(50)
-        # Some batches may have been fetched ahead, before retention came.
+        # Some batches may have been fetched before retention deleted messages.
         found: list[bytes] = []
         while b"50" not in found:
             found += await bodies(consumer, 1)

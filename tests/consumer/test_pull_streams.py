@@ -1,4 +1,4 @@
-"""Consumers read a broker's queues on one stream: what it carries, and what ends it."""
+"""Consumers read a broker's queues on one stream: its messages, and the reasons of its end."""
 
 import asyncio
 from collections.abc import Callable
@@ -83,7 +83,7 @@ async def test_a_queue_with_a_slow_handler_holds_no_other_one_up_and_is_bounded(
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether each answer that was offered where it came was taken in there."""
+    """Return, for each answer offered in the receive callback, whether it was accepted there."""
     taken: list[bool] = []
     accept = QueueReader._accept
 
@@ -121,7 +121,7 @@ async def test_a_queue_whose_stream_is_not_known_any_more_goes_on_behind_what_wa
             fake.append("orders", [body])
             await eventually(lambda body=body: body in seen.bodies)
         assert any(taken)
-        # As of an older version in its place.
+        # As of an older version that replaces it.
         fake.brokers["broker-a"].knows_streams = False
         fake.append("orders", numbered(5, 5))
         await eventually(lambda: len(seen.bodies) == 10)

@@ -1,4 +1,4 @@
-"""Members of a group: who reads what, what is committed, what trouble does to it."""
+"""Members of a group: their queues, their commits, and faults."""
 
 import asyncio
 import threading
@@ -36,7 +36,7 @@ SOON = LocalRedelivery(first_seconds=0.01, seconds_max=0.02)
 
 
 class Seen:
-    """A handler that remembers what it got, and fails on what it is told to."""
+    """A handler that records its messages, and fails on the chosen ones."""
 
     def __init__(self, failing: Sequence[bytes] = ()) -> None:
         self.bodies: list[bytes] = []
@@ -276,7 +276,7 @@ async def test_a_handler_that_never_waits_does_not_stop_the_rest_of_the_process(
         turns_at.append(turns)
 
     async with consumer_of(cluster, busy, concurrency=1) as consumer:
-        # Not a wait: the rest of the process, as busy as it can be.
+        # Not a wait: the rest of the process, as busy as possible.
         while consumer.statistics.delivery.messages < 1000:
             await asyncio.sleep(0)
             turns += 1
@@ -294,7 +294,7 @@ async def test_a_member_that_vanished_loses_its_queues_and_cannot_commit_them(
         paused.gate.clear()
         async with consumer_of(elsewhere, paused, member_id="a", commit_seconds=60) as old:
             await eventually(lambda: Q0 in old.queues() and old.queues()[Q0].unfinished == 4)
-            # It hears nothing of what follows, as if its process had been stopped.
+            # It receives none of the following, as if its process had been stopped.
             for task in old._tasks:
                 task.cancel()
             fake.offset.expire("billing", "a")
@@ -340,8 +340,8 @@ async def test_a_topic_created_again_is_read_from_its_beginning(
         del fake.brokers["broker-a"].queues["orders", 0]
         fake.create_topic("orders")
         fake.append("orders", numbered(10, first=100))
-        # Its later messages may come twice: the reading of the old queue goes on in the new one
-        # until the route is heard of.
+        # Its later messages may come twice: the read of the old queue continues in the new one
+        # until the route arrives.
         await eventually(lambda: set(seen.bodies[5:]) == set(numbered(10, first=100)))
 
 
@@ -375,7 +375,7 @@ async def test_consuming_goes_on_without_the_offset_service_and_progress_is_stor
 ) -> None:
     fake.create_topic("orders")
     seen = Seen()
-    # A stall of a fraction of it counts as sleep, after which nothing is handled on trust.
+    # A stall of a fraction of it counts as sleep; after it no message is handled without a check.
     fake.offset.lease_seconds = 1.0
     async with consumer_of(cluster, seen) as consumer:
         await eventually(lambda: len(consumer.assignment) == 1)
@@ -383,7 +383,7 @@ async def test_consuming_goes_on_without_the_offset_service_and_progress_is_stor
         fake.append("orders", numbered(5))
         await seen.wait(5)
         await eventually(lambda: consumer.statistics.commits_failed > 0)
-        # Longer than the lease: others may have taken the queue meanwhile.
+        # Longer than the lease: others may have got the queue in the meantime.
         away_since = asyncio.get_running_loop().time()
         await eventually(lambda: asyncio.get_running_loop().time() - away_since > 1.1)
         await fake.offset.listener.start()
@@ -474,7 +474,7 @@ async def test_progress_is_stored_before_queues_are_given_up(
         fake.nameserver.topics["orders"].config.permissions = write_only
         fake.nameserver.changed()
         await eventually(lambda: not consumer.assignment)
-        # The hand-over goes on behind the assignment; nothing else commits for a minute.
+        # The hand-over follows the assignment; no other commit happens for a minute.
         await eventually(lambda: fake.offset.progress["billing", PLACE].offset == 5)
         assert consumer.statistics.queues_lost == 2
 
@@ -486,7 +486,7 @@ async def test_a_dropped_queue_commits_nothing_more(fake: FakeCluster, cluster: 
     seen.gate.clear()
     async with consumer_of(cluster, seen, commit_seconds=60) as consumer:
         await eventually(lambda: bool(consumer.queues()) and consumer.queues()[Q0].running == 10)
-        # Nothing is unfinished any more, as if all had been handled.
+        # No message is unfinished any more, as if all had been handled.
         consumer._assignment.readers[Q0].process_queue.drop()
         await consumer.commit()
         seen.gate.set()

@@ -1,5 +1,5 @@
-"""When allocation is looked at: at once on a change, soon after a round that failed, else now and
-then; and by whose rule."""
+"""Times of allocation: immediately after a change, soon after a failed round, otherwise at times;
+and the strategy that decides."""
 
 import asyncio
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ def consumer_of(
 
 @pytest.fixture
 def silent(fake: FakeCluster) -> FakeCluster:
-    """A cluster whose members hear of nothing by heartbeats: whatever they learn was pushed."""
+    """A cluster whose heartbeats report no changes: members learn them only by pushes."""
     fake.offset.heartbeat_seconds = fake.offset.lease_seconds = NEVER_SECONDS
     fake.create_topic("orders", queues=2)
     return fake
@@ -76,7 +76,7 @@ async def test_topics_of_others_on_the_connection_are_no_reason_to_look(
         for number in range(5):
             silent.create_topic(f"other-{number}")
             await cluster.route(f"other-{number}")
-        # What is news comes behind them, and is one round.
+        # New changes come after them, in one round.
         silent.add_queues("orders", "broker-a", 1)
         await eventually(lambda: len(consumer.assignment) == 3)
         assert consumer.statistics.rebalances <= rounds + 2
@@ -208,7 +208,7 @@ async def test_a_listener_that_fails_holds_no_queue_up(
 async def test_a_listener_that_is_cancelled_by_itself_holds_no_queue_up(
     silent: FakeCluster, cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As when it awaits a task of the program's that somebody has cancelled."""
+    """As if it awaited a task of the program that was cancelled."""
 
     async def fail(queues: Sequence[MessageQueue]) -> None:
         raise asyncio.CancelledError

@@ -1,4 +1,4 @@
-"""Which dead letters were replayed: an offset and ranges above it."""
+"""Marks of replayed dead letters: an offset and ranges above it."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Messages that a handler failed on: back to the broker, elsewhere, here, or dropped."""
+"""Messages on which a handler failed: sent back, sent elsewhere, retried here, or dropped."""
 
 import logging
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ POLICY = RetryPolicy(local=SOON)
 
 
 class Handler:
-    """Fails on every body as often as it is told to."""
+    """Fails on every body as often as the test requests."""
 
     def __init__(self, **failures: int) -> None:
         self.seen: list[tuple[bytes, int]] = []

@@ -107,10 +107,12 @@ async def test_a_second_interrupt_does_not_wait_for_a_handler(
     assert await next_line(process) == "handling one"
     process.send_signal(signal.SIGTERM)
 
-    # After the first SIGTERM the next one has its former effect, which ends the process at once.
+    # After the first SIGTERM the next one has its former effect, which ends the process
+    # immediately.
     def ended_or_terminated_again() -> bool:
         if process.returncode is None:
-            # Not by `send_signal`: it may reap the process, whose status the loop misses then.
+            # Not by `send_signal`: it may reap the process, and the loop would then miss its
+            # status.
             with suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGTERM)
         return process.returncode is not None

@@ -1,4 +1,4 @@
-"""Members that read everything, on real processes: pods that come back under their names."""
+"""Members that each read all messages, as real processes: pods that return with their names."""
 
 import asyncio
 import itertools
@@ -48,7 +48,7 @@ async def topic(cluster: Cluster) -> str:
 
 
 class Pod:
-    """A reader in a process of its own, which knows no more than its name."""
+    """A reader in its own process, which knows only its name."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.bodies: list[bytes] = []
@@ -70,7 +70,7 @@ def make_empty(disk: Path) -> bool:
 
 @asynccontextmanager
 async def pod(local: LocalCluster, topic: str, name: str, disk: Path) -> AsyncIterator[Pod]:
-    """Runs until the block ends, then it is killed; every line that it wrote has been read."""
+    """Run until the block ends, then kill it; all lines of its output are read."""
     assert make_empty(disk)
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -95,7 +95,7 @@ async def pod(local: LocalCluster, topic: str, name: str, disk: Path) -> AsyncIt
 
 
 class Sent:
-    """Where each message went."""
+    """Return the position of each message."""
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self._cluster = cluster
@@ -117,7 +117,7 @@ async def lag(cluster: Cluster, topic: str) -> LagReply:
 
 
 async def committed_by(cluster: Cluster, topic: str, member: str) -> dict[MessageQueue, int]:
-    """How far a member has got, by queue."""
+    """Return the progress of a member, by queue."""
     return {
         MessageQueue(each.queue.topic, each.queue.broker, each.queue.queue_id): each.offset
         for each in await cluster.admin.progress(GROUP, topic)
@@ -147,7 +147,7 @@ async def test_a_pod_killed_and_started_anew_on_an_empty_disk_goes_on_where_it_w
             )
             first.kill()
         committed = await committed_by(cluster, topic, "pod-0")
-        # While it is away the topic grows; what the new queue got is not to be skipped.
+        # While it is away the topic grows; messages of the new queue must not be skipped.
         await cluster.admin.update_topic(topic, add={"broker-a": 1})
         await sent.more(1000)
         absent = {row.member: row.absent for row in (await lag(cluster, topic)).queues}

@@ -1,4 +1,4 @@
-"""A member whose process slept, and wakes with messages in hand that another may have by now."""
+"""A member whose process slept, and wakes with messages that another member may have by now."""
 
 import asyncio
 import threading
@@ -23,7 +23,7 @@ LEASE_SECONDS = 1.0
 def tenure(
     *, orderly: bool = False, lease: float = 10.0, handover: float = 10.0
 ) -> MembershipLease:
-    """Of a member whose heartbeat at 100 s was answered."""
+    """A member whose heartbeat at 100 s got a reply."""
     made = MembershipLease(orderly=orderly)
     made.tick(100.0)
     made.answered(100.0, 100.1)
@@ -32,7 +32,7 @@ def tenure(
 
 
 def runs(made: MembershipLease, since: float, until: float) -> None:
-    """The clock ticks as it should."""
+    """Advance the clock without a jump."""
     now = since
     while now < until:
         assert not made.tick(now)
@@ -71,7 +71,7 @@ def test_a_sleep_is_what_is_too_long_for_the_time_to_let_go_too() -> None:
     made = tenure(lease=60.0, handover=8.0)
     assert made.valid_since(0, 102.9)
     assert not made.valid_since(0, 103.1)
-    # A pause between heartbeats is no sleep where all is taken at once.
+    # A pause between heartbeats is no sleep if all work is done at once.
     assert tenure(lease=4.0, handover=0.5).valid_since(0, 100.1)
 
 
@@ -116,7 +116,7 @@ async def test_who_wakes_begins_no_call_before_a_heartbeat_is_answered_and_then_
     async def handle(message: Message) -> None:
         if message.queue_offset == 10:
             await sleeps.wait()
-            # The whole process: nothing of it runs meanwhile.
+            # The whole process: no part of it runs in the meantime.
             threading.Event().wait(LEASE_SECONDS)
         handled.append(message.queue_offset)
 
@@ -144,7 +144,7 @@ async def test_who_wakes_in_a_handler_that_waits_for_nothing_begins_no_call_eith
 
     async with consumer_of(cluster, handle, concurrency=1, member_id="a") as consumer:
         await eventually(lambda: consumer.statistics.delivery.unsure > 0)
-        # Before a heartbeat could be answered: the loop has not run since.
+        # Before a heartbeat could get a reply: the loop has not run since.
         assert handled[:11] == list(range(11))
         await eventually(lambda: handled[-1] == 49)
     assert sorted(set(handled)) == list(range(50))
@@ -170,7 +170,7 @@ async def test_who_wakes_when_another_has_its_queue_leaves_it_to_that_one(
         consumer_of(elsewhere, sleepy, concurrency=1, member_id="a", drain_seconds=0.1) as old,
     ):
         await eventually(lambda: len(handled) == 10)
-        # As a process that is stopped: its tasks run no more.
+        # As a stopped process: its tasks do not run any more.
         for task in old._tasks:
             task.cancel()
         fake.offset.expire("billing", "a")

@@ -1,4 +1,4 @@
-"""Subscribing with an SQL92 expression: checked at once, evaluated by the broker."""
+"""Subscriptions with an SQL92 expression: checked immediately, evaluated by the broker."""
 
 from collections.abc import AsyncIterator
 
@@ -104,12 +104,12 @@ async def test_pull_and_push_consumers_get_what_the_expression_selects_and_nothi
         handler,
         consume_from="first",
         timing=rockoon.Timing(commit_seconds=0.1),
-        # What a pull skips counts as read when it is answered.
+        # Skipped messages count as read when the pull gets its reply.
         pull_limits=PullLimits(wait_ms=500),
     ):
         await send(range(100))
         await eventually(lambda: len(pushed) == 45)
-        # Those that wait at the end of their queue are woken by what they want only.
+        # Readers at the end of their queue are woken only by matching messages.
         await send(range(100, 150))
         await eventually(lambda: len(pushed) == 55)
 

@@ -1,4 +1,4 @@
-"""The example that keeps progress beside its effects, killed at random points."""
+"""The example with progress and effects in one database, killed at random points."""
 
 import asyncio
 import importlib.util
@@ -24,7 +24,7 @@ from support.seeds import seeds
 
 MESSAGES = 1500
 KILLS = 8
-# So many that all kills together leave something to do for the last run.
+# Enough that all kills together leave work for the last run.
 STEPS_MAX = 3 * MESSAGES // KILLS
 EXAMPLE = Path(__file__).parents[2] / "client" / "examples" / "exactly_once_sqlite.py"
 Q0 = MessageQueue("orders", "broker-a", 0)

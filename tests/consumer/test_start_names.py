@@ -1,4 +1,4 @@
-"""Where to start, by name and by time, as RocketMQ's settings have it and as people write it."""
+"""Start positions by name and by time, in RocketMQ's spelling and in usual spellings."""
 
 import datetime
 

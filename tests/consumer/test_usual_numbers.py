@@ -1,4 +1,4 @@
-"""The numbers that users of RocketMQ know are what one gets without asking; no others are taken."""
+"""Defaults are the numbers that users of RocketMQ know; invalid ones are refused."""
 
 import inspect
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def test_a_push_consumer_behaves_as_rocketmqs_where_nothing_is_said() -> None:
     assert usual("batch_max") == 1
     assert usual("allocation") is AVERAGE
     assert Order().suspend_seconds == SUSPEND_SECONDS == 1
-    # What the group says, and the end of the queue if that says nothing.
+    # The group's policy, and the end of the queue if it has none.
     assert usual("consume_from") is ConsumeFrom.GROUP
 
 

@@ -1,4 +1,5 @@
-"""Workers of a consumer: run where work is put, or by the loop; none is run twice or left out."""
+"""Workers of a consumer: run where work is added, or by the loop; none runs twice or is left
+out."""
 
 import asyncio
 import random
@@ -12,7 +13,7 @@ DEADLINE_SECONDS = 30.0
 
 
 class Workers:
-    """Tasks that get work, and the order in which they got it."""
+    """Tasks that receive work, and the order in which they received it."""
 
     def __init__(self, owner: asyncio.TaskGroup, count: int) -> None:
         self.queue: WorkQueue[int] = WorkQueue()

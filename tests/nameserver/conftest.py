@@ -1,4 +1,4 @@
-"""One etcd for all tests here; each test has a cluster, that is a key prefix, of its own."""
+"""One etcd for all tests here; each test has its own cluster, which is a key prefix."""
 
 import uuid
 from collections.abc import Iterator
@@ -11,14 +11,14 @@ from support.etcd import EtcdServer
 
 @pytest.fixture(scope="session")
 def shared_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
-    """Only for tests that neither stop it nor compact it."""
+    """Only for tests that neither stop nor compact etcd."""
     with EtcdServer(tmp_path_factory.mktemp("etcd")) as server:
         yield server
 
 
 @pytest.fixture
 def new_etcd(tmp_path: Path) -> Iterator[EtcdServer]:
-    """Not started."""
+    """An etcd that is not started."""
     server = EtcdServer(tmp_path)
     yield server
     server.kill()
@@ -26,7 +26,7 @@ def new_etcd(tmp_path: Path) -> Iterator[EtcdServer]:
 
 @pytest.fixture
 def own_etcd(tmp_path: Path) -> Iterator[EtcdServer]:
-    """To be killed, compacted and erased at will."""
+    """An etcd that a test may kill, compact and erase."""
     with EtcdServer(tmp_path) as server:
         yield server
 

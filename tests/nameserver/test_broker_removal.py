@@ -239,8 +239,8 @@ class Owner:
     """Changes one topic at random, and compares the stored topic with its own changes.
 
     Args:
-        nameserver: is called.
-        name: of the topic.
+        nameserver: called by this object.
+        name: name of the topic.
         chance: random numbers.
 
     Attributes:
@@ -292,7 +292,7 @@ class Owner:
 
 
 async def never() -> None:
-    """No broker has to be waited for."""
+    """The removal waits for no broker."""
     raise AssertionError("there is a live broker")
 
 

@@ -1,4 +1,4 @@
-"""Committed ends: what leaders record, and elections whose best candidate ends before it."""
+"""Committed ends: records of leaders, and elections whose best candidate ends before them."""
 
 import logging
 from functools import partial
@@ -46,7 +46,7 @@ def report_to(state: LogState, record: CommittedEnd | None, who: str, rank: Rank
         (RECORD, Rank(epoch=2, end=250), False),
         (RECORD, Rank(epoch=3, end=180), False),
         (RECORD, Rank(epoch=2, end=99), True),
-        # Longer, and without the record that opened the epoch in which those were committed.
+        # Longer, and without the record that opened the epoch of these commits.
         (RECORD, Rank(epoch=1, end=500), True),
         (RECORD, Rank(epoch=3, end=99), True),
         # An operator has accepted a loss since.
@@ -73,7 +73,7 @@ def test_an_election_whose_best_candidate_ends_earlier_waits_and_a_better_one_en
         "the log was committed up to 100 in epoch 2, as its leader recorded: acknowledged records "
         "are missing"
     )
-    # Said once more, it changes nothing.
+    # Repeated, it changes nothing.
     assert report_to(state, RECORD, "b", Rank(epoch=2, end=40)).state is state
     after = report_to(state, RECORD, "a", Rank(epoch=2, end=100)).state
     assert (after.leader, after.held) == ("a", "")
@@ -146,10 +146,10 @@ def test_its_key_is_outside_of_what_nameservers_watch() -> None:
 @pytest.mark.parametrize(
     ("told", "known"),
     [
-        # (starts, run) of a replica's successive reports, and the pair that etcd has then.
+        # (starts, run) of a replica's successive reports, and the resulting pair in etcd.
         (((1, 11), (2, 22)), (2, 22)),
         (((2, 22), (2, 22)), (2, 22)),
-        # Another start of the same count, or of an earlier one: its store is an older snapshot.
+        # Another start of the same number, or of a lower one: its store is an older snapshot.
         (((2, 22), (2, 23)), (2, 22)),
         (((5, 55), (2, 23), (6, 23)), (6, 23)),
         # A process of a former version counts nothing.

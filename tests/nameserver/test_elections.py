@@ -1,4 +1,4 @@
-"""Elections: who leads a log, in which epoch, and who counts."""
+"""Elections: the leader of a log, its epoch, and the replicas that count."""
 
 import random
 
@@ -26,7 +26,7 @@ def test_so_many_reports_elect_as_overlap_every_quorum_and_the_highest_rank_lead
     assert state.leader == ""
     state = report(state, "c", 9, epoch=0).state
     assert (state.leader, state.at_least) == ("c", Rank(epoch=0, end=9))
-    # Who comes late changes nothing, however much it has.
+    # A late report changes nothing, however long the log is.
     late = report(state, "a", 100, epoch=0)
     assert (late.state, late.done) == (state, False)
 
@@ -61,7 +61,7 @@ def test_one_follower_that_cannot_hear_the_leader_does_not_depose_it() -> None:
     assert (state.epoch, state.leader, list(state.suspects)) == (1, "a", ["b"])
     again = elections.suspect(state, call(state, "b"))
     assert (again.state, again.done) == (state, True)
-    # It hears it again; the next one to lose it is alone too.
+    # It learns it again; the next one to lose it is alone too.
     state = elections.suspect(state, call(state, "b"), retract=True).state
     state = elections.suspect(state, call(state, "c")).state
     assert (state.leader, list(state.suspects)) == ("a", ["c"])
@@ -122,7 +122,7 @@ def test_leadership_is_handed_to_a_member_of_the_set_in_one_step() -> None:
 
 
 def test_a_hand_over_that_was_thought_lost_and_lands_late_changes_nothing() -> None:
-    """Its successor may not have what was committed since (A2)."""
+    """Its successor may lack records that were committed since (A2)."""
     state = led_log()
     late = call(state, "a")
     state = elections.suspect(state, call(state, "b")).state
@@ -167,7 +167,7 @@ def test_a_leader_has_one_vote_no_longer_that_is_away_and_again_when_it_is_back(
     assert (list(state.in_sync), state.quorum, state.copies) == (["a", "c"], 2, 3)
     back = elections.change_in_sync(state, call(state, "a"), ["a", "b", "c"], 2)
     assert (list(back.state.in_sync), back.done) == (["a", "b", "c"], True)
-    # Nobody else's say would be needed.
+    # No other report would be needed.
     with pytest.raises(InvalidArgument, match="is to have 3"):
         elections.change_in_sync(state, call(state, "a"), ["a"], 1)
 
@@ -181,7 +181,7 @@ def test_a_log_of_one_copy_grows_to_three_when_its_leader_is_told_so() -> None:
     state = come(state, "a", empty=False, copies=3)
     state = elections.change_in_sync(state, call(state, "a"), ["a", "b", "c"], 2).state
     assert (list(state.in_sync), state.quorum, state.leader) == (["a", "b", "c"], 2, "a")
-    # A replica that was not told yet does not make it smaller.
+    # A replica that does not know it yet does not make it smaller.
     assert come(state, "a", empty=False, copies=1).copies == 3
 
 
@@ -226,7 +226,7 @@ def test_an_undamaged_copy_is_chosen_at_a_loss_and_of_these_the_one_with_most_re
 
 
 class AnyCalls:
-    """Any calls of any replicas, of present and past states; checks each change.
+    """Random calls of random replicas, with present and past states; checks each change.
 
     Attributes:
         leaders: by epoch.
@@ -239,7 +239,7 @@ class AnyCalls:
 
     def step(self) -> None:
         before = self.states[-1]
-        # Mostly the present state is known; now and then a call is from long ago.
+        # In most cases the caller knows the present state; sometimes the call is old.
         known = before if self.random.random() < 0.7 else self.random.choice(self.states)
         try:
             after = self.called(before, known)

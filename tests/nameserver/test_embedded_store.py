@@ -1,4 +1,4 @@
-"""Routes in a file of the nameserver's own: across starts, crashes and disks that fail."""
+"""Routes in the nameserver's own file: across starts, crashes and failing disks."""
 
 import asyncio
 import os
@@ -42,7 +42,7 @@ async def test_what_was_answered_is_there_after_a_kill_with_its_revisions(path: 
         await put(store, "/rockoon/gone")
         last = (await store.transaction([], [DeleteKey(only("/rockoon/gone"))])).revision
         before = await store.read(EVERYTHING)
-        # What a kill leaves: the files as they are after the last answer.
+        # State after a kill: the files after the last reply.
         killed = path.parent.with_name("killed")
         shutil.copytree(path.parent, killed)
         await put(store, "/rockoon/later")
@@ -73,7 +73,7 @@ async def test_a_failure_beside_it_is_raised_as_it_is_and_what_is_under_way_gets
     async def fail_beside_a_write(tasks: asyncio.TaskGroup) -> None:
         async with opened(path) as store:
             writing = tasks.create_task(put(store, "/rockoon/a"))
-            # Begun, and not answered.
+            # Begun, without a reply.
             await asyncio.sleep(0)
             assert not writing.done()
             raise ZeroDivisionError
@@ -136,7 +136,7 @@ async def test_changes_that_come_together_are_one_write(
 
 
 class SmallDisk(RouteFile):
-    """SQLite has room for no more pages than it has, while `is_full`."""
+    """SQLite has no space for more pages, while `is_full`."""
 
     is_full = True
 
@@ -216,7 +216,7 @@ async def test_routes_go_to_etcd_and_back_with_all_their_revisions(
     async with opened(path) as store:
         found = await store.read(EVERYTHING)
         assert found.items == items
-        # That the node is there no more is a change.
+        # The removal of the node is a change.
         assert found.header == (header.revision + 1, header.cluster_id)
         assert await put(store, "/rockoon/two/d") == header.revision + 2
         await store.transaction([absent(only("/rockoon/x"))], [DeleteKey(only("/rockoon/one/a"))])

@@ -1,4 +1,4 @@
-"""How calls to a real etcd fail, and begin again; what it keeps is in test_route_store.py."""
+"""Failures and new attempts of calls to a real etcd; test_route_store.py tests its content."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ async def put(etcd: Etcd, key: str, value: bytes = b"v") -> int:
 
 
 async def is_refused(etcd: Etcd) -> bool:
-    """Whether etcd says no; it may be too slow to say anything in time."""
+    """Return whether etcd refuses; it may be too slow to reply in time."""
     with pytest.raises(EtcdUnavailable) as failure:
         await put(etcd, "a")
     return "refuses" in str(failure.value)
@@ -85,7 +85,7 @@ async def test_an_etcd_that_falls_silent_fails_every_call_in_time(shared_etcd: E
 
 
 async def test_a_connection_to_a_vanished_host_is_replaced(shared_etcd: EtcdServer) -> None:
-    """For example of a pod that was deleted by force: its address answers nothing, not a reset."""
+    """For example of a pod that was deleted by force: its address sends no reply and no reset."""
     assert LIVENESS.ping_seconds >= 5.0, "etcd ends connections with more frequent pings"
     liveness = Liveness(ping_seconds=0.2, answer_seconds=0.1)
     async with (
@@ -136,7 +136,7 @@ async def test_what_is_asked_now_and_then_within_a_moment_is_one_call(
         ).revision
         leases = [(await etcd.grant_lease(60 + number))[0] for number in range(3)]
         etcd.request_times.clear()
-        # Whoever came first does not answer for the others.
+        # The first caller does not answer for the others.
         gone = tasks.create_task(etcd.read_jointly(only(keys[0])))
         reads = [tasks.create_task(etcd.read_jointly(only(key), under("none/"))) for key in keys]
         renewals = [tasks.create_task(etcd.renew_lease(each)) for each in (*leases, 1)]
@@ -172,7 +172,7 @@ async def test_a_user_s_token_is_renewed_when_etcd_has_forgotten_it(own_etcd: Et
         await answered(partial(is_refused, wrong), bool)
     async with Etcd([own_etcd.endpoint], user="root", password="secret") as etcd:
         revision = await put(etcd, "k/a")
-        # Tokens live in the memory of the process that gave them.
+        # Tokens exist in the memory of the process that issued them.
         own_etcd.stop()
         own_etcd.start()
         async with asyncio.timeout(DEADLINE_SECONDS):

@@ -1,4 +1,4 @@
-"""etcd dies, falls silent, comes back, or comes back as another one."""
+"""etcd is killed, stops replying, returns, or is replaced by another etcd."""
 
 import json
 import logging
@@ -39,7 +39,7 @@ WRITES = (
 
 
 async def fill(nameserver: Nameserver) -> int:
-    """A broker, a topic and a group; returns the lease of the broker."""
+    """Register a broker, a topic and a group; return the lease of the broker."""
     reply = await nameserver.call("RegisterNode", RegisterNodeRequest(node=broker_node()))
     await nameserver.call("CreateTopic", CreateTopicRequest(config=TopicConfig(name="t")))
     await nameserver.call("Subscribe", SubscribeRequest(group="g", topic="t", create_group=True))
@@ -66,14 +66,14 @@ async def reads_go_on(nameserver: Nameserver) -> None:
 
 async def writes_fail_and_say_try_again(nameserver: Nameserver) -> None:
     for method, request in WRITES:
-        # Long before the caller gives up: that would be another error.
+        # Long before the caller's deadline, which would be another error.
         with pytest.raises(EtcdUnavailable) as failure:
             await nameserver.call(method, request)
         assert failure.value.retriable
 
 
 async def until_written(nameserver: Nameserver, group: str) -> None:
-    """Create a group, as often as that fails retriably."""
+    """Create a group; repeat the call while it fails retriably."""
     request = CreateGroupRequest(config=GroupConfig(name=group), if_absent=True)
     while True:
         try:
@@ -103,7 +103,7 @@ async def test_with_etcd_killed_reads_go_on_writes_wait_and_all_resumes_when_it_
         with pytest.raises(EtcdUnavailable):
             await one.call("RegisterNode", renewal)
         await writes_fail_and_say_try_again(one)
-        # Longer than the lease: nobody but etcd may say that the broker is gone.
+        # Longer than the lease: only etcd may decide that the broker is gone.
         away = 0.0
         while away < 2.5:
             described = await one.call("DescribeCluster", DescribeClusterRequest())
@@ -176,7 +176,7 @@ async def test_an_etcd_wiped_and_set_up_alike_is_another_though_its_revisions_go
         await fill(nameserver)
         view = await watching.until(lambda view: view.subscriptions)
         before = await nameserver.call("GetRoute", GetRouteRequest())
-        # The nameserver sees nothing of it until the revisions have overtaken those that it knows.
+        # The nameserver sees nothing of it until the revisions exceed its known ones.
         await gate.cut()
         own_etcd.kill()
         own_etcd.erase()
@@ -189,7 +189,7 @@ async def test_an_etcd_wiped_and_set_up_alike_is_another_though_its_revisions_go
         assert after.revision > before.revision
         assert not after.topics
         assert before.etcd_cluster_id != after.etcd_cluster_id != 0
-        # It stays what it is, for every nameserver.
+        # It stays the same for every nameserver.
         async with running_nameserver(etcd=(own_etcd.endpoint,)) as other:
             again = await other.call("GetRoute", GetRouteRequest())
             assert again.etcd_cluster_id == after.etcd_cluster_id

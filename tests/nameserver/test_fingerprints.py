@@ -1,4 +1,4 @@
-"""What a node has to have in common with its cluster."""
+"""Values that a node must have in common with its cluster."""
 
 import pytest
 
@@ -44,7 +44,7 @@ def test_a_node_of_another_kind_of_cluster_is_refused_when_it_comes(
     with pytest.raises(WrongCluster) as refused:
         FINGERPRINTS.check(request_, OURS, LEVEL)
     assert str(refused.value) == reason
-    # One that serves already is not ended for a nameserver that was started otherwise.
+    # A node that already serves is not ended because of a nameserver with other settings.
     request_.lease_id = 7
     FINGERPRINTS.check(request_, OURS, LEVEL)
 

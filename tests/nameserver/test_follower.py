@@ -1,4 +1,4 @@
-"""What readers of the follower are told, and when; with times short enough to wait for."""
+"""Updates that readers of the follower get, and their times; with times short enough to wait."""
 
 import asyncio
 import logging
@@ -71,7 +71,7 @@ async def test_another_member_of_etcd_is_followed_at_once(
         ) as (follower, etcd, keyspace),
     ):
         await gate.cut()
-        # The first calls may still meet the member that ended.
+        # The first calls may still reach the member that ended.
         async with asyncio.timeout(DEADLINE_SECONDS):
             await follower.wait_reached(await put_again(etcd, keyspace.key(GroupKey("g"))))
 
@@ -222,7 +222,8 @@ async def test_nothing_is_told_before_the_first_snapshot() -> None:
 async def test_readers_of_routes_hear_at_once_that_a_key_change_is_none_of_routes(
     shared_etcd: EtcdServer, cluster: str
 ) -> None:
-    """Who has read routes for that revision elsewhere makes a broker wait until it has them too."""
+    """A client with routes of that revision from elsewhere makes a broker wait for this
+    revision."""
     async with following(shared_etcd, cluster, heartbeat_seconds=3600.0) as (
         follower,
         etcd,
@@ -271,7 +272,8 @@ async def test_services_are_told_all_access_keys_whenever_one_has_changed(
         assert [key.key_id for key in update.keys] == ["a", "b"]
         assert update.revision >= revision
         assert update.keys[0].modified_revision == revision
-        # What cannot be read is no key, and is not shown: it may hold what checks signatures.
+        # An unreadable value is no key, and is not shown: it may contain data that checks
+        # signatures.
         await put(etcd, keyspace.key(AccessKeyName("b")), b'{"verifier": "c2VjcmV0" and more')
         assert [key.key_id for key in (await anext(told)).keys] == ["a"]
         await etcd.transaction([], [DeleteKey(keyspace.access_keys())])
@@ -287,7 +289,7 @@ async def wait_next(updates: AsyncIterator[KeysUpdate]) -> KeysUpdate:
 async def test_who_follows_access_keys_is_sent_on_when_etcd_stays_away(
     own_etcd: EtcdServer, cluster: str
 ) -> None:
-    """Another nameserver may know of a key that was revoked meanwhile."""
+    """Another nameserver may know of a key that was revoked in the meantime."""
     async with (
         following(own_etcd, cluster, probe_seconds=0.1) as (follower, _, _),
         asyncio.TaskGroup() as tasks,
@@ -295,14 +297,15 @@ async def test_who_follows_access_keys_is_sent_on_when_etcd_stays_away(
         await eventually(lambda: follower.reachable)
         told = follower.access_keys(0.3)
         assert (await anext(told)).etcd_reachable
-        # The nameserver itself goes on by what it knows.
+        # The nameserver itself uses its own knowledge.
         own = follower.access_keys()
         await anext(own)
         own_next = tasks.create_task(wait_next(own))
         own_etcd.kill()
         with pytest.raises(NotReady, match="etcd is unreachable"):
             await anext(told)
-        # Who comes anew is told what there is, and kept as long: nobody asks without a pause.
+        # A new reader gets the present state, and then waits as long: no reader asks without a
+        # pause.
         began = time.monotonic()
         again = follower.access_keys(0.3)
         assert not (await anext(again)).etcd_reachable

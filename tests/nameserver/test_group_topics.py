@@ -1,4 +1,4 @@
-"""A group's retry and dead-letter topics: made when needed, gone with the group."""
+"""A group's retry and dead-letter topics: created when needed, deleted with the group."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Consumer groups, and when they first read a topic."""
+"""Consumer groups, and the times of their first reads of a topic."""
 
 import asyncio
 from typing import Any
@@ -143,14 +143,14 @@ async def test_a_group_deleted_while_others_subscribe_leaves_no_subscription_beh
         for place in range(10):
             await subscribe(nameserver, "g", "t0")
             async with asyncio.TaskGroup() as tasks:
-                # Deleting reads, then writes, as subscribing does: first or last, in turn, it has
-                # others' reads or others' writes in between.
+                # Deleting reads, then writes, as subscribing does: first or last, in turns, it has
+                # reads or writes of other callers in between.
                 for topic in topics[1 : place + 1]:
                     tasks.create_task(subscribe_if_it_exists(nameserver, "g", topic))
                 tasks.create_task(nameserver.call("DeleteGroup", deletion))
                 for topic in topics[place + 1 :]:
                     tasks.create_task(subscribe_if_it_exists(nameserver, "g", topic))
-            # Something later than all of that, to know when the watch has shown it.
+            # A later change, to know when the watch has shown the former ones.
             last = await nameserver.call("CreateGroup", create_request(f"marker-{place}"))
             while watching.view.revision < last.revision:
                 await watching.next()

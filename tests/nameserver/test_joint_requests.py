@@ -1,4 +1,4 @@
-"""Requests that are made as one: each gets its own reply, and none waits for ever."""
+"""Requests that are sent as one call: each gets its own reply, and none waits for ever."""
 
 import asyncio
 from collections.abc import Sequence

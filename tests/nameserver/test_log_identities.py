@@ -1,4 +1,4 @@
-"""With mutual TLS a replica calls about a log whose name its certificate bears, and no other."""
+"""With mutual TLS a replica calls only about the log that its certificate names."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ CALLS: tuple[tuple[str, type[Any]], ...] = (
 
 
 class CallOf:
-    """A call over a connection that was opened with a certificate; `name` empty: without one."""
+    """Return a call over a connection with a certificate; `name` empty: without one."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -50,7 +50,7 @@ async def test_no_call_of_a_replica_is_taken_from_the_node_of_another_log(
             for name in ("broker-b", ""):
                 with pytest.raises(WrongIdentity, match="'broker-a'"):
                     await getattr(service, method)(request(caller=caller), CallOf(name))
-            # The right one is asked about a log; there is none.
+            # The right one is asked about a log that does not exist.
             with pytest.raises(LogNotFound):
                 await getattr(service, method)(request(caller=caller), CallOf("broker-a"))
         other = pb.WatchLogsRequest(kind=BROKER, logs=["broker-a", "broker-b"])

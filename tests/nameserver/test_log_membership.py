@@ -1,4 +1,4 @@
-"""Replicas of logs: who comes as what, and what etcd knows less of than they do."""
+"""Replicas of logs: their roles at registration, and states of etcd that are behind theirs."""
 
 import pytest
 
@@ -20,7 +20,7 @@ from support.log_states import LOG, call, come, depose, elect, led_log, new_log,
 
 
 def plain(store_id: str) -> Node:
-    """A broker that knows nothing of copies."""
+    """A broker of a version without copies."""
     return Node(kind=BROKER, name=LOG, store_id=store_id, address="host:1")
 
 
@@ -44,7 +44,7 @@ def test_a_store_with_messages_of_its_own_never_becomes_a_copy() -> None:
 def test_a_store_with_messages_leads_replicas_that_wait_for_one_another() -> None:
     state = come(come(None, "b"), "a", empty=False)
     assert (state.leader, list(state.in_sync), state.epoch) == ("a", ["a"], 1)
-    # At once: one that is not known as a replica is refused until it registers again.
+    # Immediately: an unknown replica is refused until it registers again.
     assert [each.replica_id for each in state.replicas] == ["a", "b"]
     assert come(state, "b") is state
 
@@ -54,7 +54,7 @@ def test_an_emptied_disk_is_another_replica_that_is_to_take_the_place_of_its_nam
     assert list(state.in_sync) == ["a", "b", "c"]
     assert [each.replica_id for each in state.replicas] == ["a", "b", "c", "d"]
     assert list(state.moves) == [Move(leaves="b", joins="d")]
-    # Once more: the one that never counted is forgotten.
+    # Once more: the replica that never counted is removed.
     state = come(state, "e", name="broker-a-b")
     assert [each.replica_id for each in state.replicas] == ["a", "b", "c", "e"]
     assert list(state.moves) == [Move(leaves="b", joins="e")]
@@ -62,7 +62,7 @@ def test_an_emptied_disk_is_another_replica_that_is_to_take_the_place_of_its_nam
 
 
 def test_what_an_operator_has_asked_for_with_a_replica_holds_for_its_next_disk() -> None:
-    """Also when a copy that cannot go on is made anew, under an id that nobody has typed."""
+    """Also if a copy that cannot continue is replaced, under an id that was never typed."""
     state = move(come(led_log(), "x"), Move(leaves="b", joins="x"), withdraw=False).state
     state = come(state, "y", name="broker-a-x")
     assert list(state.moves) == [Move(leaves="b", joins="y")]
@@ -70,7 +70,7 @@ def test_what_an_operator_has_asked_for_with_a_replica_holds_for_its_next_disk()
 
 
 def test_two_disks_lost_at_once_are_wished_for_and_change_nothing() -> None:
-    """The third alone elects nobody, so nobody carries the wishes out."""
+    """The third alone elects no leader, so nothing executes the requests."""
     state = depose(led_log())
     for lost, other in (("b", "d"), ("c", "e")):
         state = come(state, other, name=f"broker-a-{lost}")
@@ -85,7 +85,7 @@ def test_a_disk_that_was_only_away_keeps_its_place() -> None:
     state = come(come(led_log(), "d", name="broker-a-b"), "b", name="broker-a-b", empty=False)
     assert list(state.moves) == []
     assert come(state, "d", name="broker-a-b") is state
-    # What an operator has asked for stays.
+    # The operator's request stays.
     asked = Move(leaves="b", joins="x")
     state = move(come(led_log(), "x"), asked, withdraw=False).state
     assert list(come(state, "b", empty=False).moves) == [asked]
@@ -112,7 +112,7 @@ def test_a_broker_that_knows_nothing_of_copies_has_its_log_for_itself() -> None:
     state = registered_without_replication(None, plain("a"))
     assert (state.epoch, state.leader, list(state.in_sync), state.quorum) == (1, "a", ["a"], 1)
     assert registered_without_replication(state, plain("a")) is state
-    # A disk that was emptied takes the place of the former one, as ever; it is remembered.
+    # An emptied disk replaces the former one, as usual; it is recorded.
     after = registered_without_replication(state, plain("b"))
     assert (after.epoch, after.leader, list(after.in_sync)) == (2, "b", ["b"])
     assert (after.losses, after.loss_epoch, after.version) == (1, 2, state.version + 1)
@@ -129,7 +129,7 @@ def test_a_broker_that_knows_nothing_of_copies_does_not_get_a_log_that_has_them(
 
 
 def test_an_operator_asks_and_the_leader_makes_the_change() -> None:
-    """Who counts is not changed by the request itself (A3)."""
+    """The request itself does not change the set of replicas that count (A3)."""
     state = come(led_log(), "d")
     asked = Move(leaves="c", joins="d")
     state = move(state, asked, withdraw=False).state
@@ -180,18 +180,18 @@ def test_a_replica_that_another_name_has_replaced_stays_until_an_operator_remove
 
 
 def test_an_operator_wishes_for_fewer_copies_and_the_leader_makes_the_change() -> None:
-    """Who counts, and how many commit, is not changed by the wish itself (A3)."""
+    """The request itself changes neither the replicas that count nor the commit quorum (A3)."""
     state = set_copies(led_log(), 1, "b").state
     assert (list(state.in_sync), state.quorum, state.copies) == (["a", "b", "c"], 2, 3)
     assert state.copies_wish == CopiesWish(copies=1, stays="b")
     assert set_copies(state, 1, "b").state is state
-    # What its replicas are started with does not undo it.
+    # The settings of its replicas do not undo it.
     assert come(state, "c", empty=False) is state
     with pytest.raises(InvalidArgument, match="is to have 1"):
         elections.change_in_sync(state, call(state, "a"), ["a", "b"], 2)
     done = elections.change_in_sync(state, call(state, "a"), ["a"], 1).state
     assert (list(done.in_sync), done.quorum) == (["a"], 1)
-    # Back: as many as they were started with.
+    # Back to the number in their settings.
     assert not set_copies(done, 3, "").state.HasField("copies_wish")
     for copies, stays in ((0, ""), (8, ""), (1, "x")):
         with pytest.raises(InvalidArgument):
@@ -200,7 +200,7 @@ def test_an_operator_wishes_for_fewer_copies_and_the_leader_makes_the_change() -
         set_copies(come(None, "a"), 1, "")
     with pytest.raises(InvalidArgument, match="ask for 1, or for 3"):
         set_copies(state, 2, "")
-    # Nobody would carry it out: it takes no followers.
+    # It would never be executed: the log accepts no followers.
     with pytest.raises(InvalidArgument, match="start it with copies = 3"):
         set_copies(registered_without_replication(None, plain("a")), 3, "")
     with pytest.raises(LogFrozen):
@@ -208,7 +208,8 @@ def test_an_operator_wishes_for_fewer_copies_and_the_leader_makes_the_change() -
 
 
 def test_only_the_only_voter_goes_on_alone_in_an_epoch_of_its_own() -> None:
-    """A learner may have what a crash took from it (A7): it is none of the log's any more."""
+    """A learner may have records that a crash removed from the log (A7): it is not of the log any
+    more."""
     state = set_copies(led_log(), 1, "").state
     assert go_on_alone(state, call(state, "a")) == LogDecision(state, done=False)
     state = elections.change_in_sync(state, call(state, "a"), ["a"], 1).state
@@ -226,29 +227,30 @@ def test_only_the_only_voter_goes_on_alone_in_an_epoch_of_its_own() -> None:
 
 
 def test_replicas_that_wait_for_a_broker_of_one_copy_do_not_end_it() -> None:
-    """They were started first, for a log that is to have three."""
+    """They were started first, for a log of three."""
     state = come(registered_without_replication(None, plain("a")), "b", name_exists=True)
     assert [each.replica_id for each in state.replicas] == ["a", "b"]
     assert registered_without_replication(state, plain("a")) is state
     later = come(state, "a", empty=False, copies=3)
     assert (later.copies, list(later.in_sync)) == (3, ["a"])
-    # Started as a broker of one copy again, before anybody counted.
+    # Started as a broker of one copy again, before any copy counted.
     assert registered_without_replication(later, plain("a")).copies == 1
 
 
 def test_a_replica_that_is_the_only_copy_is_taken_as_a_broker_of_one_copy_is() -> None:
-    """It takes no followers, so more copies are not wished for: the leader could not make them."""
+    """It accepts no followers, so more copies cannot be requested: the leader could not make
+    them."""
     state = come(None, "a", empty=False)
     state = come(state, "b")
     only = come(state, "a", empty=False, copies=1)
     assert (only.copies, only.version) == (1, state.version + 1)
     assert come(only, "a", empty=False, copies=1) is only
-    # While others count it is one of them, whatever it is started with.
+    # While others count it is one of them, whatever its settings.
     assert come(led_log(), "a", empty=False, copies=1).copies == 3
 
 
 def knowing(state: LogState, who: str, later: LogState) -> Report:
-    """What a replica tells that knows a later state than etcd."""
+    """Report of a replica that knows a later state than etcd."""
     return Report(
         rank=Rank(epoch=later.epoch, end=9),
         sound=True,
@@ -261,14 +263,14 @@ def knowing(state: LogState, who: str, later: LogState) -> Report:
 
 
 def restored() -> tuple[LogState, LogState]:
-    """A log after etcd was restored, and its real last state: "d" has taken the place of "c"."""
+    """A log after etcd was restored, and its real last state: "d" has replaced "c"."""
     old = led_log()
     new = come(old, "d")
     return old, elections.change_in_sync(new, call(new, "a"), ["a", "b", "d"], 2).state
 
 
 def test_a_replica_that_knows_more_than_etcd_freezes_the_log() -> None:
-    """The old in-sync set may elect somebody who lacks what the new one committed (A6)."""
+    """The old in-sync set may elect a replica that lacks commits of the new one (A6)."""
     old, new = restored()
     facts = {"version": new.version, "promised": new.epoch}
     state = come(old, "d", empty=False, **facts)
@@ -276,7 +278,7 @@ def test_a_replica_that_knows_more_than_etcd_freezes_the_log() -> None:
     assert (state.version, list(state.in_sync)) == (old.version, ["a", "b", "c"])
     state = come(old, "b", empty=False, promised=7)
     assert "has come to epoch 7" in state.frozen
-    # Nobody comes to it that does not know it, and nothing is asked of it.
+    # No replica with another state joins it, and nothing is asked of it.
     with pytest.raises(NotReady, match="frozen"):
         come(state, "x")
     with pytest.raises(LogFrozen):
@@ -301,7 +303,7 @@ def test_a_log_that_etcd_lost_altogether_is_frozen_until_it_is_adopted() -> None
 
 def test_a_log_is_adopted_with_the_newest_set_behind_every_epoch_that_is_known() -> None:
     old, new = restored()
-    # A later epoch has been promised by one of them.
+    # One of them has promised a later epoch.
     later = depose(new)
     state = log_membership.frozen(old, "etcd went back")
     state = come(state, "d", empty=False, version=new.version)
@@ -319,7 +321,7 @@ def test_a_log_is_adopted_with_the_newest_set_behind_every_epoch_that_is_known()
     assert adopted.epoch == later.epoch + log_membership.EPOCHS_LEFT_OUT
     assert (adopted.version, adopted.history) == (later.version + 1, 1)
     assert (adopted.leader, adopted.frozen, len(adopted.reports)) == ("", "", 0)
-    # All of them are behind it now, so nobody freezes it again, and it elects.
+    # All of them are behind it now, so no report freezes it again, and it elects.
     assert come(adopted, "b", empty=False, version=later.version, promised=later.epoch) is adopted
     assert elect(adopted, d=3, a=9).leader == "a"
 

@@ -1,4 +1,4 @@
-"""Logs with copies at real nameservers and a real etcd: replicas come, elect, move and go."""
+"""Logs with copies at real nameservers and a real etcd: replicas join, elect, move and leave."""
 
 import asyncio
 from typing import Any
@@ -56,7 +56,7 @@ A = (BROKER, LOG)
 
 
 async def elect(nameserver: Nameserver, state: LogState, *order: str) -> LogState:
-    """Replicas report, those before with more; the first leads."""
+    """Replicas report, earlier ones with more records; the first leads."""
     for end, who in enumerate(reversed(order)):
         report = Report(rank=Rank(epoch=state.epoch - 1, end=end), sound=True)
         request = ReportLogRequest(caller=call(state, who), report=report)
@@ -107,7 +107,7 @@ async def test_clients_find_the_leader_under_the_name_of_the_log_wherever_it_goe
         request = CreateTopicRequest(config=TopicConfig(name="t"), queues_per_broker=2)
         topic = (await nameserver.call("CreateTopic", request)).topic
         assert [block.broker for block in topic.blocks] == [LOG]
-        # Its process is moved (RocketMQ 5745): clients and replicas hear of it.
+        # Its process is moved (RocketMQ 5745): clients and replicas are notified.
         moved = await register(nameserver, "a", address="elsewhere:1")
         await clients.until(lambda view: view.nodes[A].address == "elsewhere:1")
         await replicas.until(lambda log: any(each.address == "elsewhere:1" for each in log.nodes))
@@ -118,7 +118,7 @@ async def test_clients_find_the_leader_under_the_name_of_the_log_wherever_it_goe
         assert reply.done
         await clients.until(lambda view: view.nodes[A].address == "c:10911")
         assert clients.view.nodes[A].epoch == 2
-        # It leaves, and is a replica no more that is alive.
+        # It leaves, and is not a live replica any more.
         request = UnregisterNodeRequest(
             kind=BROKER, name=LOG, store_id="a", lease_id=moved.lease_id
         )
@@ -144,9 +144,9 @@ async def test_the_next_step_of_an_election_is_any_nameservers(
                 tasks.create_task(call_logs(where, "SuspectLeader", suspicion))
         log = await watching.until(lambda log: log.state.epoch == 2)
         assert (log.state.leader, log.state.former_leader) == ("", "a")
-        # Nobody is without a route meanwhile: the former leader still answers readers.
+        # No client is without a route in the meantime: the former leader still serves readers.
         assert [node.address for node in await route(two)] == ["a:10911"]
-        # Both report at once, each elsewhere; an epoch has one leader.
+        # Both report at the same time, at different nameservers; an epoch has one leader.
         report = Report(rank=Rank(epoch=1, end=9), sound=True)
         async with asyncio.TaskGroup() as tasks:
             for where, who in ((one, "c"), (two, "b")):
@@ -154,7 +154,7 @@ async def test_the_next_step_of_an_election_is_any_nameservers(
                 tasks.create_task(call_logs(where, "ReportLog", told))
         log = await watching.until(lambda log: log.state.leader)
         assert log.state.leader == "b"
-        # What concerns the epoch before changes nothing, and tells the caller so.
+        # A call about the former epoch changes nothing, and its reply says so.
         reply = await call_logs(one, "Resign", ResignRequest(caller=call(before, "a")))
         assert reply.state == log.state
         assert reply.done
@@ -175,7 +175,7 @@ async def test_replicas_that_come_at_once_to_different_nameservers_make_one_log(
             state = (await watching.until(lambda log: log.state.version == 4)).state
         assert (state.epoch, state.leader) == (1, "")
         assert (len(state.in_sync), state.quorum, len(state.replicas)) == (3, 2, 4)
-        # Of stores with messages one has the log, and the others are told so.
+        # One of the stores with messages gets the log, and the others are notified.
         refused = 0
 
         async def come(where: Nameserver, who: str) -> None:
@@ -247,16 +247,16 @@ async def test_a_broker_that_knows_nothing_of_copies_works_as_ever_and_can_get_t
     async with running_nameserver(**settings) as nameserver:
         plain = broker_node(LOG, store_id="a")
         first = await nameserver.call("RegisterNode", RegisterNodeRequest(node=plain))
-        # As it was told by the broker: no epoch, no replicas.
+        # As registered by the broker: no epoch, no replicas.
         assert await route(nameserver, first.revision) == [plain]
         state = await state_of(nameserver)
         assert (state.epoch, state.leader, list(state.in_sync)) == (1, "a", ["a"])
-        # An empty store comes first by mistake: it becomes a copy and no more.
+        # An empty store registers first by mistake: it becomes a copy only.
         await register(nameserver, "b")
         assert (await state_of(nameserver)).leader == "a"
         with pytest.raises(NodeNameTaken, match="has other messages"):
             await register(nameserver, "x", facts=ReplicaFacts(copies=3))
-        # The broker is started again, of a version that knows copies: its place is another one.
+        # The broker is started again, with a version that knows copies, at another place.
         reply = await register(nameserver, "a", facts=ReplicaFacts(copies=3))
         (node,) = await route(nameserver, reply.revision)
         assert (node.address, node.epoch) == ("a:10911", 1)
@@ -266,7 +266,7 @@ async def test_a_broker_that_knows_nothing_of_copies_works_as_ever_and_can_get_t
         request = ChangeInSyncRequest(caller=call(state, "a"), in_sync=["a", "b", "c"], quorum=2)
         state = (await call_logs(nameserver, "ChangeInSync", request)).state
         assert (list(state.in_sync), state.quorum, state.epoch) == (["a", "b", "c"], 2, 1)
-        # Back to a version that knows no copies is no way any more.
+        # A version without copies is not accepted any more.
         with pytest.raises(NodeNameTaken, match="is a log with copies"):
             await nameserver.call("RegisterNode", RegisterNodeRequest(node=plain))
 
@@ -334,7 +334,7 @@ async def test_an_etcd_that_went_back_freezes_logs_until_somebody_adopts_them(
     own_etcd.start()
     async with running_nameserver(etcd=(own_etcd.endpoint,)) as nameserver:
         assert await state_of(nameserver) == before
-        # Its call shows what has happened, and is not carried out.
+        # The reply to its call shows this, and the call changes nothing.
         suspicion = SuspectLeaderRequest(caller=call(later, "b"))
         reply = await call_logs(nameserver, "SuspectLeader", suspicion)
         assert not reply.done
@@ -384,7 +384,7 @@ async def test_a_nameserver_that_sees_etcd_go_back_freezes_logs_before_anybody_c
 
 
 async def register_until_done(nameserver: Nameserver, who: str) -> None:
-    """etcd has only just come back."""
+    """etcd has just become available again."""
     while True:
         try:
             await register(nameserver, who)
@@ -412,7 +412,7 @@ async def test_a_service_registers_as_a_replica_tells_what_it_knows_and_leaves(
         running = tasks.create_task(registration.run(stop))
         log = await watching.until(lambda log: log.nodes)
         assert (log.state.leader, list(log.state.in_sync)) == ("a", ["a"])
-        # A renewal tells what it has come to know, here that it is to have copies.
+        # A renewal returns the new state, here the number of copies.
         facts.copies = 3
         await watching.until(lambda log: log.state.copies == 3)
         await registration.leave()
@@ -444,7 +444,7 @@ async def test_an_operator_removes_a_replica_that_is_neither_in_sync_nor_alive(
             assert await state_of(nameserver) == reply.state
         assert [each.replica_id for each in reply.state.replicas] == ["a", "b", "c"]
         assert reply.state.version == state.version + 2
-        # Its store has records of the log, which has gone on without it.
+        # Its store has records of the log, which has continued without it.
         with pytest.raises(NodeNameTaken, match="start it with an empty store"):
             await register(nameserver, "d", facts=ReplicaFacts(copies=3))
 
@@ -467,7 +467,7 @@ async def test_replicas_do_not_come_in_by_the_listener_for_clients(
         there = Nameserver(outside, channel, nameserver.stop)
         with pytest.raises(InvalidArgument, match="external listener"):
             await call_logs(there, "Resign", ResignRequest(caller=call(state, "a")))
-        # Operators may; they and clients are told addresses that are good for them.
+        # Operators may; they and clients get addresses that are valid for them.
         assert await state_of(there) == state
         (node,) = await route(there, 1)
         told = [

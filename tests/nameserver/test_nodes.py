@@ -1,4 +1,4 @@
-"""Brokers and offset services come, stay, are replaced and go."""
+"""Brokers and offset services register, stay, are replaced and leave."""
 
 import asyncio
 from typing import Any
@@ -24,7 +24,7 @@ A = (BROKER, "broker-a")
 async def register(nameserver: Nameserver, node: Node, lease_id: int = 0) -> Any:
     reply = await nameserver.call("RegisterNode", RegisterNodeRequest(node=node, lease_id=lease_id))
     assert 0 < reply.renew_seconds <= reply.ttl_seconds * RENEW_SHARE_MAX
-    # Differs by when it was asked (test_rounds.py).
+    # Depends on the time of the call (test_rounds.py).
     reply.ClearField("renew_seconds")
     return reply
 
@@ -81,7 +81,7 @@ async def test_a_node_that_falls_silent_leaves_when_its_lease_ends(
         first = await register(nameserver, broker_node())
         await watching.until(lambda view: A in view.nodes)
         await watching.until(lambda view: A not in view.nodes)
-        # Its next renewal, with a lease that is gone, puts it back in the same call.
+        # Its next renewal, with an expired lease, registers it again in the same call.
         again = await register(nameserver, broker_node(), first.lease_id)
         assert again.lease_id != first.lease_id
         await watching.until(lambda view: A in view.nodes)
@@ -114,7 +114,7 @@ async def test_another_store_is_refused_a_live_name(shared_etcd: EtcdServer, clu
         with pytest.raises(NodeNameTaken, match="broker-a:10911") as refusal:
             await register(nameserver, broker_node(store_id="another", address="thief:1"))
         assert not refusal.value.retriable
-        # The offset services have names of their own.
+        # The offset services have their own names.
         await register(nameserver, broker_node(kind=OFFSET_SERVICE, store_id="progress"))
 
 
@@ -135,10 +135,10 @@ async def test_a_new_process_of_the_same_store_takes_over_and_the_old_one_is_ove
         assert second.predecessor_seconds == 0
         assert second.lease_id != first.lease_id
         await watching.until(lambda view: view.nodes.get(A) == new)
-        # A renewal of the old process that was under way all the time.
+        # A renewal of the old process that was under way for the whole time.
         with pytest.raises(NodeNameTaken, match="this process is over"):
             await register(nameserver, old, first.lease_id)
-        # The new lease holds the key: ending the old one did not take it away.
+        # The new lease holds the key: the end of the old one did not remove it.
         await register(nameserver, new, second.lease_id)
         assert all(len(update.removed_nodes) == 0 for update in watching.updates)
 
@@ -155,7 +155,8 @@ async def test_a_copy_of_a_store_waits_until_the_process_with_the_other_has_ende
         first = await register(nameserver, old)
         second = await register(nameserver, new)
         assert second.predecessor_seconds > 500
-        # Also told to one whose answer was lost, that was started again, or that asks on.
+        # Also sent to a node whose reply was lost, that was started again, or that repeats its
+        # call.
         assert (await register(nameserver, new)).predecessor_seconds > 500
         again = broker_node(started_at_ms=2_500, address="new:1", place="there")
         second = await register(nameserver, again)
@@ -166,7 +167,7 @@ async def test_a_copy_of_a_store_waits_until_the_process_with_the_other_has_ende
             await register(nameserver, third)
         with pytest.raises(NodeNameTaken, match="this process is over"):
             await register(nameserver, old, first.lease_id)
-        # Its goodbye removes nothing that is another's, and lets that one begin.
+        # Its unregistration removes no entry of another node, and lets that one begin.
         goodbye = UnregisterNodeRequest(
             kind=BROKER, name="broker-a", store_id=old.store_id, lease_id=first.lease_id
         )

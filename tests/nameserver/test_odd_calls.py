@@ -1,4 +1,4 @@
-"""Every call of a nameserver, with anything that a caller may send."""
+"""Every call of a nameserver, with arbitrary requests."""
 
 import pytest
 

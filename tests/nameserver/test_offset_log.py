@@ -64,7 +64,7 @@ async def test_three_offset_services_are_one_log_that_clients_find_at_its_leader
         view = await clients.until(lambda view: OFFSET in view.nodes)
         assert view.nodes[OFFSET].address == "b:10912"
         assert [each.replica_id for each in view.nodes[OFFSET].replicas] == ["a", "b", "c"]
-        # The cluster's progress is in this log: nobody else serves another, nor this one alone.
+        # The cluster's progress is in this log: no process serves another one, nor this one alone.
         for another in (node("d", name="other"), node("d", name="other", replica=False)):
             with pytest.raises(NodeNameTaken, match="has only one"):
                 await register(nameserver, another)
@@ -79,7 +79,7 @@ async def test_empty_copies_do_not_begin_anew_what_one_service_had(
         await register(nameserver, node("a", replica=False))
         goodbye = UnregisterNodeRequest(kind=OFFSET_SERVICE, name=NAME, store_id="a")
         await nameserver.call("UnregisterNode", goodbye)
-        # It is stopped, to be started as one of three; the empty ones come first.
+        # It is stopped, to be started as one of three; the empty ones register first.
         for who in "bcd":
             await register(nameserver, node(who))
         state = await state_of(nameserver)
@@ -93,7 +93,7 @@ async def test_empty_copies_do_not_begin_anew_what_one_service_had(
 async def test_a_copy_waits_for_the_service_that_a_nameserver_of_before_has_registered(
     shared_etcd: EtcdServer, cluster: str
 ) -> None:
-    """It lives, and has no state in etcd yet: its next renewal brings that."""
+    """It is live, and has no state in etcd yet: its next renewal writes it."""
     async with running_nameserver(etcd=(shared_etcd.endpoint,), cluster=cluster) as nameserver:
         await register(nameserver, node("a", replica=False))
         shared_etcd.control("del", f"/rockoon/{cluster}/logs/offset/{NAME}")

@@ -1,4 +1,4 @@
-"""The nameserver as a process: when it is ready, and what its exit status says."""
+"""The nameserver as a process: the time of its readiness, and its exit statuses."""
 
 import json
 import os

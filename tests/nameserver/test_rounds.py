@@ -1,4 +1,4 @@
-"""Moments at which a nameserver does together what it does now and then."""
+"""Times at which a nameserver does its regular work together."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def test_whoever_was_there_once_comes_with_the_others() -> None:
     for came in (0.0, 0.7, 1.9, 3.5):
         now = came
         for _ in range(3):
-            # Each answer takes a moment.
+            # Each reply needs a moment.
             now += rounds.seconds_left() + 0.01
         met.add(round((now - 0.01) % 3.6, 6) % 3.6)
     assert met == {0.0}
@@ -50,5 +50,5 @@ async def test_nodes_are_told_to_renew_their_leases_at_the_same_moment(
             reply = await nameserver.call("RegisterNode", request)
             told.append(reply.renew_seconds)
             assert 0 < reply.renew_seconds <= RENEW_SHARE_MAX * reply.ttl_seconds
-        # One after the other, so the same moment is nearer each time; or it is the one after it.
+        # One after another, so the same moment is nearer each time; or it is the one after it.
         assert told == sorted(told, reverse=True) or max(told) > 20

@@ -1,4 +1,4 @@
-"""What the nameserver relies on in what keeps its routes: a real etcd, and a file of its own."""
+"""Properties of a store of routes on which the nameserver relies: a real etcd, and its own file."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -166,7 +166,7 @@ async def test_keys_under_a_lease_that_nobody_renews_go_when_it_ends(
     async with etcd.watch(under(f"{cluster}/"), put_at + 1) as (_, batches):
         told: list[KeyEvent] = []
         while not told:
-            # Some say only that others' keys have changed.
+            # Some updates contain only changes of other keys.
             told += (await next_batch(batches)).events
     assert [(event.key, event.value) for event in told] == [(f"{cluster}/a", None)]
     assert await etcd.lease_seconds_left(lease_id) == 0

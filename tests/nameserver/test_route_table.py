@@ -1,4 +1,4 @@
-"""The table is what etcd holds, and a reader who applies its updates holds the same."""
+"""The table equals etcd's content, and so does the state of a reader who applies its updates."""
 
 import random
 
@@ -37,7 +37,7 @@ VALUES: dict[type, bytes] = {
 
 
 class FakeEtcd:
-    """Keys with revisions, as etcd keeps them."""
+    """Keys with revisions, as etcd stores them."""
 
     def __init__(self) -> None:
         self.revision = 1
@@ -121,7 +121,7 @@ def test_a_reader_older_than_the_log_gets_a_snapshot_and_one_inside_it_does_not(
     table = loaded(etcd, log_revisions_max=3)
     for number in range(5):
         table.apply(etcd.put(GroupKey(f"g{number}")))
-    # Revisions 2 to 6 changed something; the log holds 4, 5 and 6.
+    # Revisions 2 to 6 changed keys; the log has 4, 5 and 6.
     assert table.oldest_known == 3
     assert table.update_after(2, ALL).snapshot
     assert [group.config.name for group in table.update_after(3, ALL).groups] == ["g2", "g3", "g4"]
@@ -148,7 +148,8 @@ def test_a_reload_tells_followers_what_is_gone(etcd: FakeEtcd) -> None:
 def test_a_reload_tells_what_a_restored_etcd_holds_under_the_same_revision(
     etcd: FakeEtcd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was restored, the topic created once more, and others' keys counted past what was seen."""
+    """It was restored, the topic was created again, and changes of other keys exceeded the known
+    revision."""
     restored = FakeEtcd()
     table = loaded(etcd)
     table.apply(etcd.put(TopicKey("t"), BlockKey("t", "n", 0)))
@@ -272,7 +273,7 @@ def test_updates_applied_to_any_earlier_view_give_the_present_one(seed: int) -> 
                     for key in held
                     if isinstance(key, SubscriptionKey) and key.group == group
                 )
-        # Readers stay at whatever revision they have and come back at random.
+        # Readers stay at a random revision and return at random.
         reader = chance.choice(views)
         reader.apply(table.update_after(reader.revision, ALL))
         assert reader.contents() == now.contents()
@@ -291,7 +292,7 @@ def test_the_oldest_of_too_many_deletions_are_forgotten_next() -> None:
     assert table.deletions_since == since
     table.apply(etcd.put(DeletionKey(topic="t0")))
     assert table.oldest_deletions(2) == [DeletionKey(), DeletionKey(topic="t1")]
-    # As a nameserver has them that has just started, and does for those of its cluster.
+    # As in a nameserver that has just started; it uses those of its cluster.
     started = RouteTable(KEYSPACE)
     started.load(etcd.revision, sorted(etcd.items.values()))
     assert started.oldest_deletions(2) == table.oldest_deletions(2)

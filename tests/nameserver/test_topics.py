@@ -134,7 +134,7 @@ async def test_everybody_adds_queues_at_once_and_no_id_is_given_twice_or_left_ou
                 try:
                     await nameserver.call("UpdateTopic", request)
                 except RockoonError as failure:
-                    # Beaten eight times in a row: the caller is told to try again.
+                    # Another caller was faster eight times: the caller is asked to try again.
                     assert failure.retriable
                 else:
                     added += queues

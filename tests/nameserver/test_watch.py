@@ -1,4 +1,4 @@
-"""A watcher ends up with what etcd holds, whatever breaks in between."""
+"""A watcher has the content of etcd in the end, whatever breaks in between."""
 
 import asyncio
 import contextlib
@@ -153,7 +153,7 @@ async def test_a_slow_watcher_costs_no_memory_and_gets_a_snapshot_when_it_wakes(
         await slow.next()
         await create_group(nameserver, "g")
         for number in range(changes):
-            # Large, so that what is under way to a reader that does not read is soon full.
+            # Large, so that the buffers to a reader that does not read are soon full.
             attributes = {"n": str(number), **{f"filler-{k}": "x" * 4_000 for k in range(60)}}
             config = GroupConfig(name="g", attributes=attributes)
             last = await nameserver.call("UpdateGroup", UpdateGroupRequest(config=config))
@@ -189,7 +189,7 @@ async def test_what_was_deleted_while_etcd_was_cut_off_and_compacted_is_removed(
         assert sorted(view.groups) == ["b", "c"]
         assert not view.nodes
         await watching.until(lambda view: view.reachable)
-        # It knew what it had, so it could say what is gone.
+        # It knew its keys, so it could report the deleted ones.
         assert view.snapshots == 1
         # And it follows again.
         await create_group(direct, "d")
@@ -236,7 +236,7 @@ async def test_a_nameserver_that_stops_ends_its_watches(
         nameserver.stop.request("test")
         async with asyncio.timeout(DEADLINE_SECONDS):
             with contextlib.suppress(EOFError):
-                # Word of what others did in etcd may come before the end.
+                # Updates of other keys in etcd may arrive before the end.
                 while True:
                     await watching.next()
 
@@ -257,7 +257,7 @@ async def test_a_nameserver_that_runs_while_etcd_is_restored_and_counts_on_tells
             own_etcd.stop()
             await watching.until(lambda view: not view.reachable)
             own_etcd.restore("backup")
-            # Elsewhere, so that no nameserver sees the revisions in between.
+            # In another cluster, so that no nameserver sees the revisions in between.
             own_etcd.move()
             own_etcd.start()
             while own_etcd.revision() <= last.revision:
@@ -267,5 +267,5 @@ async def test_a_nameserver_that_runs_while_etcd_is_restored_and_counts_on_tells
             own_etcd.start()
             view = await watching.until(lambda view: "lost" not in view.groups)
             assert list(view.groups) == ["in-the-backup"]
-            # Nothing says that it was deleted.
+            # No update reports its deletion.
             assert not any(update.deletions for update in watching.updates)
