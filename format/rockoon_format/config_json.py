@@ -67,7 +67,7 @@ def parse_json(content: bytes | str) -> Json:
 
 
 class _JsonCursor:
-    """A cursor over the text."""
+    """Parser of one JSON text; `at` is the position of the next character."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -388,7 +388,7 @@ def read_consumer_offsets(content: bytes | str) -> ConsumerOffsets:
 
 
 def write_consumer_offsets(content: ConsumerOffsets) -> bytes:
-    """Return `consumerOffset.json`."""
+    """Return the content of `consumerOffset.json`."""
     table = {
         f"{topic}{TOPIC_GROUP_SEPARATOR}{group}": _sorted_keys(queues)
         for (group, topic), queues in content.offsets.items()
@@ -403,7 +403,7 @@ def read_delay_offsets(content: bytes | str) -> DelayOffsets:
 
 
 def write_delay_offsets(content: DelayOffsets) -> bytes:
-    """Return `delayOffset.json`."""
+    """Return the content of `delayOffset.json`."""
     table = _sorted_keys(content.offsets)
     return _write({**_versioned(content.data_version), "offsetTable": table})
 
@@ -419,7 +419,7 @@ def read_topics(content: bytes | str) -> TopicConfigs:
 
 
 def write_topics(content: TopicConfigs) -> bytes:
-    """Return `topics.json`."""
+    """Return the content of `topics.json`."""
     texts = {name: topic_text(topic) for name, topic in content.topics.items()}
     return join_topics(texts, content.data_version)
 
@@ -431,7 +431,8 @@ def topic_text(topic: TopicConfig) -> str:
 
 
 def join_topics(texts: Mapping[str, str], version: DataVersion) -> bytes:
-    """Return `topics.json` from the texts of its topics; texts of unchanged topics are reused.
+    """Return the content of `topics.json` from the texts of its topics, which callers reuse for
+    unchanged topics.
 
     Args:
         texts: from `topic_text`, by the topics' names.
@@ -465,7 +466,7 @@ def read_groups(content: bytes | str) -> GroupConfigs:
 
 
 def write_groups(content: GroupConfigs) -> bytes:
-    """Return `subscriptionGroup.json`."""
+    """Return the content of `subscriptionGroup.json`."""
     forbidden = {group: dict(topics) for group, topics in content.forbidden.items()}
     table = {name: _fields_of(group, _GROUP_FIELDS) for name, group in content.groups.items()}
     return _write(

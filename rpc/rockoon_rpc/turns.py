@@ -103,7 +103,7 @@ class Line:
 
 
 class Turns:
-    """The three lines of one event loop.
+    """The three lines in which connections of one event loop wait for their turns.
 
     Attributes:
         own: connections that this process has opened.

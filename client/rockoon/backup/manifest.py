@@ -90,7 +90,8 @@ class LogBackup:
 
     @property
     def records_end(self) -> int:
-        """End of the last record. The cut is later if the end of a file follows."""
+        """Physical offset after the last record. `end` is higher if the rest of a file without
+        records follows."""
         return self.parts[-1].end if self.parts else self.begin
 
     def queue_ends(self) -> dict[str, dict[int, int]]:

@@ -578,11 +578,11 @@ class PushConsumer:
 
     def _apply_persisted(self, persisted: Persisted) -> None:
         self.statistics.count_persisted(persisted)
-        if persisted.kept:
-            queue, error = next(iter(persisted.kept.items()))
+        if persisted.retriable:
+            queue, error = next(iter(persisted.retriable.items()))
             log.warning(
                 "progress of %d queues not stored, next try at the next commit; %s: %s",
-                len(persisted.kept),
+                len(persisted.retriable),
                 queue,
                 error,
             )

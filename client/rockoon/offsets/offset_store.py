@@ -31,7 +31,7 @@ class Persisted:
     """Result of storing offsets."""
 
     stored: Mapping[MessageQueue, int] = field(default_factory=dict)
-    kept: Mapping[MessageQueue, RockoonError] = field(default_factory=dict)
+    retriable: Mapping[MessageQueue, RockoonError] = field(default_factory=dict)
     """Not stored because of a retriable error; the next call retries."""
     lost: Mapping[MessageQueue, RockoonError] = field(default_factory=dict)
     """This reader does not own the queue any more, or the offset is invalid: discard its messages
@@ -79,7 +79,8 @@ class OffsetStore(Protocol):
         """Store the changed offsets of some queues.
 
         Raises:
-            RockoonError: the group does not exist any more; retriable errors are in `kept`.
+            RockoonError: the group does not exist any more. Retriable errors are not raised: they
+                are in `Persisted.retriable`.
         """
         ...
 
@@ -89,7 +90,7 @@ class OffsetStore(Protocol):
 
     async def release(self, queues: Collection[MessageQueue]) -> Persisted:
         """Store as `persist` and, in the same call, release the queues, so that another member can
-        own them immediately. Queues in `kept` are not released either.
+        own them immediately. Queues in `retriable` are not released either.
         """
         ...
 
@@ -218,7 +219,7 @@ class RemoteOffsetStore:
                 if (position := self._positions.get(queue)) and position.offset != position.stored
             }
             stored: dict[MessageQueue, int] = {}
-            kept: dict[MessageQueue, RockoonError] = {}
+            retriable: dict[MessageQueue, RockoonError] = {}
             lost: dict[MessageQueue, RockoonError] = {}
             # A release names all queues. If the progress of a queue is stored already, the queue
             # needs no commit, but the service must learn that this member no longer reads it.
@@ -229,13 +230,13 @@ class RemoteOffsetStore:
                 except RockoonError as error:
                     if not error.retriable:
                         raise
-                    kept.update(dict.fromkeys(some, error))
+                    retriable.update(dict.fromkeys(some, error))
                     continue
                 for (queue, position), (result, offset) in zip(
                     positions.items(), results, strict=True
                 ):
-                    self._record_result(queue, position, result, offset, stored, kept, lost)
-            return Persisted(stored, kept, lost)
+                    self._record_result(queue, position, result, offset, stored, retriable, lost)
+            return Persisted(stored, retriable, lost)
 
     async def persist_all(self) -> Persisted:
         return await self.persist(list(self._positions))
@@ -331,7 +332,7 @@ class RemoteOffsetStore:
         result: offset_pb.CommitResult,
         offset: int,
         stored: dict[MessageQueue, int],
-        kept: dict[MessageQueue, RockoonError],
+        retriable: dict[MessageQueue, RockoonError],
         lost: dict[MessageQueue, RockoonError],
     ) -> None:
         if not result.HasField("error"):
@@ -345,7 +346,7 @@ class RemoteOffsetStore:
             position.stored = offset
             stored[queue] = result.offset
         elif error.retriable:
-            kept[queue] = error
+            retriable[queue] = error
         # If the queue was resolved again, the refusal concerns the former epoch.
         elif self._positions.get(queue) is position:
             lost[queue] = error

@@ -312,7 +312,8 @@ def request_replacement(after: LogState, node: Node) -> None:
 
 
 def obsolete_moves(state: LogState, who: str) -> list[Move]:
-    """Return a replica's moves to another of its name: it has returned with its disk."""
+    """Return the moves that replace a replica by a new replica of the same name. They are obsolete,
+    because the replica has returned with its disk."""
     names = {each.replica_id: each.name for each in state.replicas}
     return [
         each

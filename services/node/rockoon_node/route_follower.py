@@ -259,7 +259,8 @@ class RouteFollower:
             self._has_update = self._switches = False
 
     async def _watch(self, address: str) -> None:
-        """Watch a nameserver's routes until that ends. Raises Fatal for another cluster's."""
+        """Watch a nameserver's routes until the watch ends. Raises Fatal: the nameserver belongs to
+        another cluster."""
         # Services that do not use groups still need their revisions: callers may wait for them.
         request = WatchRoutesRequest(
             after_revision=self.revision,

@@ -176,7 +176,8 @@ def connections_bound(connections_max: int) -> int:
 
 
 def half_of(calls_max: int) -> int:
-    """Return the maximum of calls in progress of one address, if no setting has one."""
+    """Return half of the maximum of calls in progress, rounded up: the maximum for one address, if
+    no setting has one."""
     return -(-calls_max // 2)
 
 

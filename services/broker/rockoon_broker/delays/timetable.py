@@ -146,7 +146,8 @@ class Timetable:
 
 
 def due_times(entries: Pending, now_ms: int, monotonic_ms: int) -> NDArray[np.int64]:
-    """Return due times of entries in epoch milliseconds, if no clock is set."""
+    """Return the time at which each entry becomes due by the first of both clocks, in epoch
+    milliseconds. The result is wrong once the wall clock is set."""
     return np.minimum(entries.codes, entries.deadlines_ms - monotonic_ms + now_ms)
 
 

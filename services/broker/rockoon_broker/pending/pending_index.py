@@ -182,7 +182,7 @@ class PendingIndex:
         self._exports.append(export)
 
     def add_named(self, named: Named) -> None:
-        """Add a callback for applied chunks, in log order."""
+        """Add a callback that is called for each applied chunk, in log order."""
         self._named.append(named)
 
     def begin(self, completed_below: Mapping[QueueKey, int]) -> None:

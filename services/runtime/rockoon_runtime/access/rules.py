@@ -1,4 +1,5 @@
-"""Rules of calls: one table per service, by the full name of the method. Refused calls."""
+"""Rules of calls: the permissions that each method requires, in one table per service by the full
+name of the method. Counts of refused calls."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping

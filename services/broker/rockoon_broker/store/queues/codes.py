@@ -37,7 +37,8 @@ Read = Callable[[int, int], bytes]
 
 
 class QueueCodes:
-    """Proved ranges of all queues. Owned by the queues' thread."""
+    """Ranges of ConsumeQueue entries with proved tag codes, of all queues. Owned by the queues'
+    thread."""
 
     def __init__(self) -> None:
         # (queue, block number) to (begin, end, CRC); least recently used first.
@@ -67,7 +68,7 @@ class QueueCodes:
         self._set_proved(key, block, first, end, zlib.crc32(part, crc))
 
     def discard(self, key: QueueKey, offset: int, count: int) -> None:
-        """Discard proofs of entries that are about to be rewritten."""
+        """Mark the ranges with these entries as not proved, because the entries are rewritten."""
         for block, _, _ in _blocks(offset, offset + count):
             self._proved.pop((key, block), None)
 
