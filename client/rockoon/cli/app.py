@@ -126,7 +126,7 @@ def show_level(level: int) -> None:
 @upgrade_app.command()
 @shown(show_level, lambda level: {"level": level})
 def finish(yes: Yes = False) -> "Work[int]":
-    """Raise the feature level after all services are upgraded; former versions cannot start then."""
+    """Raise the feature level after all upgrades; former versions of services cannot start then."""
     confirm("Finish the upgrade? Former versions of the services cannot start after that.", yes=yes)
     return lambda admin: admin.finish_upgrade()
 

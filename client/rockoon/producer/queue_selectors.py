@@ -37,7 +37,7 @@ def java_key_hash(key: str) -> int:
 
 
 def accepting(queues: Sequence[MessageQueue], drained: Collection[str]) -> Sequence[MessageQueue]:
-    """Return the queues whose brokers are not drained; all queues if there are none."""
+    """Return the queues whose brokers are not drained; all queues if all brokers are drained."""
     return [queue for queue in queues if queue.broker not in drained] or queues
 
 

@@ -63,7 +63,7 @@ _TURN_BYTES = 512 << 10
 # Time that `close` waits for the brokers to end their streams; a broker that hangs never does.
 _FINISH_SECONDS_MAX = 1.0
 # Number of checks after which the stream to a replaced process is interrupted. Counted in checks,
-# not in seconds: a process that was suspended first reads the replies that have arrived.
+# not in seconds: if this process was suspended, it must first read the replies that have arrived.
 _REPLACED_CHECKS_MAX = 2
 # A program that never flushes must not fill its memory with failed batches.
 _UNREPORTED_BATCHES_MAX = 1000

@@ -402,7 +402,7 @@ class AppendStreamCall:
         results: list[AppendResult | None] = [None] * len(requests)
         batches: list[RoutedBatch] = []
         indices: list[int] = []
-        # To keep their order, either all batches of a queue go the general path, or none.
+        # To keep their order, the general path handles all batches of a queue, or none.
         special = {(each.topic, each.queue_id) for each in requests if _is_special(each)}
         for index, request in enumerate(requests):
             if special and (request.topic, request.queue_id) in special:
@@ -611,5 +611,5 @@ class AppendStreamCall:
 
 
 def _is_special(request: Request) -> bool:
-    """Return whether a batch always goes the general path: delayed, half, or with its own span."""
+    """Return whether the general path must handle a batch: delayed, half, or with its own span."""
     return request.handling != broker_pb2.ORDINARY or bool(request.traceparent)

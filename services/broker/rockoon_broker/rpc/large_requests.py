@@ -28,7 +28,8 @@ _MORE = AppendRequest.MORE_FIELD_NUMBER
 
 
 class RequestRecords(NamedTuple):
-    """Position of a request's records: `bounds` of `source`; None: all of it."""
+    """Position of a request's records in `source`: start and end; None: from its start to its
+    end."""
 
     source: bytes
     bounds: tuple[int, int] | None

@@ -335,7 +335,7 @@ class JournalFiles:
         return crc
 
     def append(self, data: bytes, *, new_file: bool) -> None:
-        """Append frames completely or not at all, on request in a new file. Raises OSError."""
+        """Append frames completely or not at all; `new_file`: in a new file. Raises OSError."""
         before = self.length()
         try:
             if new_file and not (self.files and self.files[-1].end == self.files[-1].begin):

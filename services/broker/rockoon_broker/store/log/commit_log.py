@@ -149,8 +149,8 @@ class CommitLog:
             if self._unclean is not None:
                 self._clean_tail()
                 self._unclean = None
-            # If the batch goes to the next file, close this file first: recovery stops at a file
-            # that neither is full nor ends with a blank.
+            # If the batch goes to the next file, first write a blank to the rest of this file:
+            # recovery stops at a file that neither is full nor ends with a blank.
             if offset != self.end:
                 self._write_blank()
             last = self.files[-1]
