@@ -1,4 +1,4 @@
-"""Answers of an append stream as the kernel reads them, beside what protobuf reads."""
+"""Replies of an append stream: the kernel's result equals that of protobuf."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ def with_more(first: AppendReply, more: list[AppendReply]) -> bytes:
 
 
 replies = st.builds(with_more, plain | special, st.lists(plain | special, max_size=3))
-# What other writers may send: fields twice, of another kind, unknown ones, and no message.
+# Messages of other encoders: repeated fields, other kinds, unknown fields, and invalid bytes.
 odd = st.lists(
     st.one_of(
         replies,
@@ -66,7 +66,7 @@ odd = st.lists(
 
 
 def read(message: bytes) -> Any:
-    """What protobuf reads, as far as `Stored` has it; None of what it refuses."""
+    """Return protobuf's result in the fields of `Stored`; None if it refuses the bytes."""
     try:
         reply = AppendReply.FromString(message)
     except DecodeError:

@@ -1,4 +1,4 @@
-"""Requests of batches as they go out, and which answers are taken for theirs."""
+"""Encoded requests of batches, and the assignment of replies to them."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -20,7 +20,7 @@ NOW_MS = 1_700_000_000_000
 
 
 def batch(*, delayed: bool = False) -> ProducerBatch:
-    """One that is out, with a message."""
+    """Return a sent batch with a message."""
     accumulator = Accumulator(lambda _: None)
     made = accumulator.delayed_batch_queue("orders", None) if delayed else None
     found = (made or accumulator.open_round_robin("orders")).batch
@@ -65,7 +65,7 @@ def test_a_request_says_where_to_and_what_is_special_about_its_batch() -> None:
 
 
 class Events:
-    """Who is told what became of batches."""
+    """Receives the results of batches."""
 
     def __init__(self) -> None:
         self.told: list[tuple[ProducerBatch, Answer]] = []

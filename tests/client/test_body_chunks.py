@@ -1,4 +1,4 @@
-"""Bodies that `send_many` takes, some at a time, with each kernel."""
+"""Bodies of `send_many`, some at a time, with each kernel."""
 
 from collections.abc import AsyncIterable, Iterator
 

@@ -1,4 +1,4 @@
-"""A connection finds its cluster, follows the routes, and outlives nameservers."""
+"""A connection finds its cluster, follows the routes, and survives restarts of nameservers."""
 
 import asyncio
 import subprocess
@@ -38,7 +38,7 @@ NOBODY = "127.0.0.1:1"
 
 
 async def until(cluster: Cluster, topic: str, queues: int) -> None:
-    """Wait until the cached route of a topic has so many queues."""
+    """Wait until the cached route of a topic has this number of queues."""
     async with asyncio.timeout(DEADLINE_SECONDS):
         while True:
             seen = cluster.routes_changed.count
@@ -105,7 +105,7 @@ async def test_a_topic_made_after_it_was_asked_for_is_found(nameserver: Scripted
 async def test_a_topic_made_through_the_connection_is_found_whoever_is_asked(
     nameserver: ScriptedNameserver,
 ) -> None:
-    # The one that made the topic is gone; the other has not heard of it yet.
+    # The nameserver that created the topic is gone; the other has not received the topic yet.
     async with (
         ScriptedNameserver() as behind,
         rockoon.connect([nameserver.address, behind.address]) as cluster,
@@ -116,7 +116,7 @@ async def test_a_topic_made_through_the_connection_is_found_whoever_is_asked(
         async with asyncio.TaskGroup() as tasks:
             asking = tasks.create_task(cluster.route("orders"))
             await eventually(lambda: ["orders"] in behind.asked)
-            # An answer that did not wait would be there before this one.
+            # A reply without a wait would arrive before this one.
             await cluster.call_nameserver("GetRoute", pb.GetRouteRequest(topics=["other"]))
             behind.revision = revision - 1
             behind.put_topic("orders", {"broker-a": 1})
@@ -163,7 +163,7 @@ async def test_a_dead_nameserver_among_live_ones_does_not_matter(
 async def test_calls_that_hang_together_at_a_nameserver_all_go_on_to_the_next(
     nameserver: ScriptedNameserver,
 ) -> None:
-    # Its host has vanished: nothing is refused, nothing is answered.
+    # Its host has vanished: calls are neither refused nor get a reply.
     async with TcpGate(nameserver.address) as gate, ScriptedNameserver() as second:
         for each in (nameserver, second):
             each.put_topic("orders", {"broker-a": 1})
@@ -178,7 +178,7 @@ async def test_calls_that_hang_together_at_a_nameserver_all_go_on_to_the_next(
                         )
                     )
             assert second.asked == [["orders"]] * 5
-            # And nobody goes back to the one that hangs.
+            # And no client returns to the one that hangs.
             await cluster.call_nameserver(
                 "GetRoute", request, retry_seconds=0, timeout_seconds=10.0
             )
@@ -286,14 +286,14 @@ async def test_an_offset_service_that_only_the_nameservers_lose_is_called_where_
         seen = cluster.routes_changed.count
         nameserver.remove_node("offset")
         await cluster.routes_changed.wait(seen)
-        # One that restarts is not called while it cannot answer.
+        # A restarting nameserver is not called while it cannot reply.
         gone_at = asyncio.get_running_loop().time()
         with pytest.raises(OffsetServiceUnavailable):
             cluster.offset_service()
         await cluster.wait_offset_service(UNLISTED_SECONDS)
         assert asyncio.get_running_loop().time() - gone_at >= UNLISTED_SECONDS
         assert cluster.offset_service() is not None
-        # And who pauses for it pauses, rather than asking without end.
+        # And the client pauses, and does not ask without end.
         paused_at = asyncio.get_running_loop().time()
         await cluster.pause_for_offset_service(0.05)
         assert asyncio.get_running_loop().time() - paused_at >= 0.05
@@ -353,7 +353,7 @@ async def test_what_cannot_be_closed_is_told_when_the_rest_is_closed(
 
 
 class Quitter(ScriptedNameserver):
-    """A nameserver that ends every watch, without an error, when it has said what there is."""
+    """A nameserver that ends every watch without an error after its updates."""
 
     async def WatchRoutes(
         self, request: pb.WatchRoutesRequest, _: Any

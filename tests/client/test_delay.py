@@ -1,4 +1,4 @@
-"""How a sender says when a message is due, and how delayed messages are kept apart from others."""
+"""Due times of delayed messages, and their separation from other messages."""
 
 import math
 from datetime import UTC, datetime, timedelta, timezone

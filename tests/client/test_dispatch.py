@@ -1,4 +1,4 @@
-"""Which batch goes where, decided without a clock or a wire."""
+"""Destinations of batches, decided without a clock or a connection."""
 
 import random
 from collections import defaultdict
@@ -91,7 +91,7 @@ class Bench:
 
 
 def queue_of(batch: ProducerBatch) -> MessageQueue:
-    """Where a batch went that is out."""
+    """Return the destination of a sent batch."""
     assert batch.queue is not None
     return batch.queue
 
@@ -322,7 +322,7 @@ def test_bytes_are_counted_until_they_are_settled_and_an_awaited_message_is_its_
 def test_lanes_of_topics_nobody_knows_do_not_stay() -> None:
     bench = Bench()
     batch = bench.add(bench.batch_queue(topic="no-such-topic"), b"one")
-    # What `send` looks into, too: it would put messages where nobody takes them.
+    # `send` uses these too: it would add messages where no sender takes them.
     bench.accumulator.plain["no-such-topic"] = batch.batch_queue
     bench.accumulator.drop_idle({"orders"})
     assert bench.accumulator.batch_queues() == [batch.batch_queue]
@@ -352,7 +352,7 @@ def test_whatever_fails_lanes_keep_their_order_bounds_hold_and_nothing_is_left(s
     stored: dict[MessageQueue | None, list[int]] = defaultdict(list)
     sent = 0
 
-    # Few messages at a time, each is alone.
+    # With few messages at a time, each is alone.
     added = chance.choice([0.35, 0.05])
 
     def handed_out() -> list[ProducerBatch]:
@@ -410,7 +410,7 @@ def test_whatever_fails_lanes_keep_their_order_bounds_hold_and_nothing_is_left(s
 
 
 def shipments(out: list[ProducerBatch]) -> list[list[ProducerBatch]]:
-    """The batches of each shipment, in the order in which they were handed out."""
+    """Return the batches of each shipment, in the order of their sending."""
     found: dict[Shipment, list[ProducerBatch]] = {}
     for each in out:
         assert each.shipment is not None

@@ -13,8 +13,8 @@ from support.fake_append_broker import FakeAppendBroker
 from support.fake_cluster import FakeCluster
 from support.scripted_nameserver import ScriptedNameserver
 
-# With code between fork and exec, as PySpark starts Java, what gRPC has registered for forks runs
-# too. With its threads at work it says so each time, and now and then ends the child.
+# With code between fork and exec, as when PySpark starts Java, gRPC's fork handlers run too. While
+# its threads work, they log a line each time, and sometimes end the child.
 _FORKS_BESIDE_CALLS = """
 import subprocess, sys
 import rockoon.sync

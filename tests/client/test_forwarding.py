@@ -1,4 +1,4 @@
-"""Messages that somebody else has made go through a producer as they are."""
+"""Messages that another program has made pass through a producer unchanged."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -114,7 +114,7 @@ async def test_a_half_message_is_ended_by_who_knows_where_it_is_and_its_group(
     half = properties(1, TRAN_MSG="true", PGROUP="paid")
     kept = await transactions.forward("paid", b"kept", half)
     dropped = await transactions.forward("paid", b"dropped", half)
-    # As who has nothing but the physical offset.
+    # As a client that knows only the physical offset.
     places = [HalfPosition(each.broker, -1, each.physical_offset) for each in (kept, dropped)]
     strangers = ForwardedTransactions(
         cluster, "others", check=lambda _: Resolution.UNKNOWN, delivery_timeout_seconds=10.0

@@ -1,4 +1,4 @@
-"""An idempotent producer whose answers get lost: every message is stored once."""
+"""An idempotent producer whose replies get lost: every message is stored once."""
 
 import asyncio
 import random
@@ -38,14 +38,14 @@ MESSAGES = 1500
 
 @dataclass
 class Wire:
-    """A producer's connection to a real broker, over a way that loses answers."""
+    """A producer's connection to a real broker, over a proxy that loses replies."""
 
     cluster: Cluster
     broker: RunningBroker
     lossy: LossyBroker
 
     async def stored(self) -> list[tuple[str, bytes]]:
-        """The message id and the body of every message in the queues."""
+        """Return the message id and the body of every message in the queues."""
         found: list[tuple[str, bytes]] = []
         for queue_id in range(QUEUES):
             offset = 0
@@ -79,7 +79,7 @@ def now_and_then(chance: random.Random) -> Callable[[pb.AppendRequest], Loss | N
 
 
 async def send_all(wire: Wire, chance: random.Random, **settings: Any) -> Counter[bytes]:
-    """Send messages with and without a key; each must be acknowledged, where it then is."""
+    """Send messages with and without a key; each must be acknowledged, with its position."""
     producer = wire.cluster.producer(batch_messages_max=7, **settings)
     receipts = {}
     for number in range(MESSAGES):
@@ -115,7 +115,7 @@ async def test_answers_lost_at_random_store_nothing_twice(tmp_path: Path, seed: 
 
 
 async def test_without_idempotence_the_same_losses_make_copies(tmp_path: Path) -> None:
-    """What the test before would see if nothing were done."""
+    """The former test would fail without idempotence."""
     chance = random.Random(7)
     async with lossy_wire(tmp_path, now_and_then(chance)) as wire:
         counts = await send_all(wire, chance)
@@ -141,7 +141,7 @@ async def test_messages_of_a_key_keep_their_order_through_all_losses(
 
 
 class Once:
-    """A plan whose faults befall the first requests, one each; it keeps what was sent."""
+    """A plan with faults of the first requests, one each; it records the requests."""
 
     def __init__(self, *faults: Fault | RockoonError | None) -> None:
         self._faults = list(faults)
@@ -209,7 +209,7 @@ async def test_other_messages_do_not_wait_for_the_broker_that_owes_an_answer(
 async def test_a_message_given_up_after_its_answer_was_lost_may_be_stored_and_says_so(
     cluster: Cluster, broker: FakeAppendBroker
 ) -> None:
-    """And the queue begins anew: nobody knows which number it waits for."""
+    """And the queue begins again: its expected sequence number is unknown."""
     queue = MessageQueue("orders", "broker-a", 0)
     plan = broker.plan = Once()
     producer = cluster.producer(idempotent=True, delivery_timeout_seconds=2)

@@ -1,4 +1,4 @@
-"""An idle producer sleeps until it is given a message."""
+"""An idle producer sleeps until it gets a message."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ async def test_a_producer_whose_messages_are_stored_does_nothing(
     async with cluster.producer() as producer:
         await producer.send("orders", b"one")
         counter = CallCounter()
-        # The sweep that is due sees that there is nothing more.
+        # The next sweep finds no more work.
         await asyncio.sleep(WINDOW_SECONDS)
         counter.start()
         await asyncio.sleep(WINDOW_SECONDS)

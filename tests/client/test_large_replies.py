@@ -1,4 +1,4 @@
-"""Answers of a pull stream whose records are not copied, beside what protobuf reads."""
+"""Replies of a pull stream whose records are not copied, compared with protobuf's result."""
 
 from typing import Any
 
@@ -96,7 +96,7 @@ def test_what_is_read_is_what_protobuf_reads(large_bytes: int, message: bytes) -
 
 
 def reply(first: int, count: int) -> PullReply:
-    """An answer with messages of 100 bytes."""
+    """Return a reply with messages of 100 bytes."""
     frames, lengths = encode_batch(b"orders", 0, [b"x" * 100] * count, [b""] * count, 0, bytes(8))
     numbered = bytearray(frames)
     for index in range(count):

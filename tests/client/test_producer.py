@@ -1,4 +1,4 @@
-"""What `send` takes, what it gives back, and when it waits."""
+"""Arguments and results of `send`, and its waits."""
 
 import asyncio
 import inspect
@@ -653,7 +653,7 @@ async def test_a_message_without_keys_for_a_compacted_topic_is_refused_alone(
         nameserver.put_topic("latest", {"broker-a": 2})
 
         async def is_free() -> bool:
-            # The producer hears of it a little later.
+            # The producer receives it a little later.
             with suppress(KeyMissing):
                 await producer.send("latest", b"free")
             return b"free" in broker.all_bodies("latest")

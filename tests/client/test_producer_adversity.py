@@ -1,4 +1,4 @@
-"""Sending while the topic's route is not known, or goes away under a batch."""
+"""Sends while the topic's route is unknown, or disappears during a batch."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Brokers refuse, hang, break off, restart and move: what the producer makes of it."""
+"""Brokers refuse, hang, disconnect, restart and move: reactions of the producer."""
 
 import asyncio
 import random
@@ -31,7 +31,7 @@ from support.waiting import DEADLINE_SECONDS
 
 
 class Once:
-    """A plan whose faults befall the first requests, one each."""
+    """A plan with faults of the first requests, one each."""
 
     def __init__(self, *faults: Fault | RockoonError) -> None:
         self._faults = list(faults)
@@ -142,7 +142,7 @@ async def test_a_queue_that_only_the_routes_know_is_passed_over_by_round_robin(
         producer = cluster.producer(delivery_timeout_seconds=0.5)
         for _ in range(4):
             assert (await producer.send("orders", b"x")).queue.queue_id == 1
-        # The last of many tries may be on its way when the time is over, and is then cut off.
+        # The last of many attempts may be under way at the deadline, and is then cancelled.
         with pytest.raises((QueueNotFound, BrokerUnavailable)):
             await producer.send("orders", b"x", queue=MessageQueue("orders", "broker-a", 0))
 
@@ -217,7 +217,8 @@ async def test_a_broker_that_moved_without_a_farewell_is_not_waited_for_at_its_o
 async def test_what_a_former_leader_has_stored_is_not_sent_to_the_next_one(
     cluster: Cluster, broker: FakeAppendBroker, nameserver: ScriptedNameserver
 ) -> None:
-    """At a hand-over all is answered before another one leads; the routes may be heard first."""
+    """A hand-over replies to everything before another broker leads; the routes may arrive
+    first."""
     broker.gate.clear()
     producer = cluster.producer()
     waiting = producer.send("orders", b"stored", ordering_key="k")
@@ -226,7 +227,7 @@ async def test_what_a_former_leader_has_stored_is_not_sent_to_the_next_one(
         seen = 0
         while cluster.broker_address("broker-a") != f"127.0.0.1:{moved.port}":
             seen = await cluster.routes_changed.wait(seen)
-        # Another queue's goes to the next one at once, so the producer has heard of it.
+        # A batch of another queue goes to the next leader immediately, so the producer knows it.
         await producer.send("orders", b"next", queue=MessageQueue("orders", "broker-a", 3))
         broker.gate.set()
         await waiting
@@ -343,7 +344,7 @@ async def test_whatever_fails_every_key_arrives_whole_and_in_order(
     other: FakeAppendBroker,
     seed: int,
 ) -> None:
-    """At least once, and no message of a key stands before an earlier one of the same key."""
+    """At least once, and no message of a key is stored before an earlier one of the same key."""
     chance = random.Random(seed)
     nameserver.put_topic("orders", {"broker-a": 3, "broker-b": 2})
 

@@ -35,7 +35,7 @@ async def create(cluster: Cluster, topic: str, queues: int = 2) -> None:
 
 
 async def read(cluster: Cluster, queue: MessageQueue) -> list[Batch]:
-    """Everything in a queue."""
+    """Return all messages of a queue."""
     stub = await cluster.wait_broker(queue.broker, 20)
     found: list[Batch] = []
     offset = 0

@@ -1,4 +1,4 @@
-"""Routes: updates come in from a watch and from questions asked beside it, in any order."""
+"""Routes: updates of a watch and replies to calls, in any order."""
 
 import pytest
 
@@ -67,7 +67,7 @@ def test_services_need_the_revision_of_a_topics_last_change_only() -> None:
     assert routes.needed_revision("absent") == 9
     assert routes.apply(pb.RouteUpdate(revision=12, topics=[topic("a", revision=12)]))
     assert routes.needed_revision("a") == 12
-    # Another etcd counts other revisions: the known one means nothing there.
+    # Another etcd has other revisions: the known one means nothing there.
     routes.apply(pb.RouteUpdate(revision=13, etcd_cluster_id=1))
     routes.apply(pb.RouteUpdate(revision=2, etcd_cluster_id=2))
     assert routes.needed_revision("a") == 0
@@ -103,7 +103,7 @@ def test_a_snapshot_forgets_only_the_topics_that_its_watch_follows() -> None:
 
 
 def test_a_snapshot_of_the_past_replaces_everything() -> None:
-    """etcd was restored from a backup: revisions that were seen never happened."""
+    """etcd was restored from a backup: known revisions never happened."""
     routes = Routes()
     routes.apply(pb.RouteUpdate(revision=90, snapshot=True, topics=[topic("a", revision=80)]))
     routes.apply(pb.RouteUpdate(revision=40, snapshot=True, topics=[topic("b", revision=30)]))

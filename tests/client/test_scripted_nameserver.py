@@ -1,4 +1,4 @@
-"""The scripted nameserver says of routes what the real one says."""
+"""The scripted nameserver's routes equal those of the real one."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,7 +22,7 @@ from support.waiting import DEADLINE_SECONDS
 
 
 class Contender(Protocol):
-    """A nameserver under test: its stub, and how a test changes its routes."""
+    """A nameserver under test: its stub, and functions that change its routes."""
 
     stub: Any
 
@@ -84,7 +84,7 @@ async def contender(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIter
 
 
 async def updates_until(call: Any, revision: int) -> list[pb.RouteUpdate]:
-    """What a watch tells up to a revision."""
+    """Return the updates of a watch up to a revision."""
     told: list[pb.RouteUpdate] = []
     async with asyncio.timeout(DEADLINE_SECONDS):
         while not told or told[-1].revision < revision:

@@ -35,7 +35,7 @@ async def test_batches_of_two_producers_through_lost_answers_are_stored_once(
             producer = wire.cluster.producer(idempotent=True)
             sent = [
                 await producer.send_once(QUEUE._replace(queue_id=n % 3), batch, b"%d" % n)
-                # The first attempt dies in the middle.
+                # The first attempt fails in the middle.
                 for n, batch in enumerate(batches[: 40 if attempt == 0 else None])
             ]
             for each in sent:

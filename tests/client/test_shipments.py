@@ -1,4 +1,5 @@
-"""Batches of many queues in one message: only to brokers that take them, each with its own fate."""
+"""Batches of many queues in one message: only to brokers that accept them, each with its own
+result."""
 
 from collections import Counter
 
@@ -14,7 +15,7 @@ QUEUES = 40
 
 
 async def send_to_all(producer: Producer, topic: str, count: int, first: int = 0) -> None:
-    """So many messages to each queue, numbered, and wait for all."""
+    """Send this many numbered messages to each queue, and wait for all."""
     keys = [f"key-{number}" for number in range(3 * QUEUES)]
     for number in range(first, first + count):
         for key in keys:
@@ -24,7 +25,7 @@ async def send_to_all(producer: Producer, topic: str, count: int, first: int = 0
 
 
 def numbers(broker: FakeAppendBroker, topic: str) -> dict[bytes, list[int]]:
-    """What is stored of each key, in the order of its queue."""
+    """Return the stored messages of each key, in the order of its queue."""
     found: dict[bytes, list[int]] = {}
     for queue_id in range(QUEUES):
         for body in broker.bodies(topic, queue_id):

@@ -1,4 +1,4 @@
-"""Answers of several brokers as one: what is kept, in which order, and what is said of the rest."""
+"""Replies of several brokers as one: kept messages, their order, and errors of the rest."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from rockoon_format.record import Record, encode_record
 
 
 def answer(broker: str, *times_ms: int, unsearched: str = "") -> FoundMessages:
-    """A broker's messages, at these store times, newest first."""
+    """Return a broker's messages, with these store times, newest first."""
     records = [
         bytes(
             encode_record(

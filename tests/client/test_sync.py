@@ -1,4 +1,4 @@
-"""The SDK for scripts: what the asyncio one does, from any thread, and no thread left behind."""
+"""The SDK for scripts: as the asyncio SDK, from any thread, without remaining threads."""
 
 import asyncio
 import queue
@@ -18,7 +18,7 @@ from support.waiting import DEADLINE_SECONDS
 
 @pytest.fixture
 def address() -> Iterator[str]:
-    """The fakes, in a loop and thread of their own."""
+    """The fakes, in their own loop and thread."""
     found: list[str] = []
     up, over = threading.Event(), asyncio.Event()
     loop = asyncio.new_event_loop()
@@ -85,7 +85,7 @@ def test_a_connection_can_be_entered_again(address: str) -> None:
 
 
 def test_an_iterable_that_blocks_holds_up_nobody_else(address: str) -> None:
-    """As one that reads a file, a socket, or another thread's queue."""
+    """As an iterator that reads a file, a socket, or another thread's queue."""
     read: queue.Queue[bytes | None] = queue.Queue()
     with sync.connect(address) as cluster, ThreadPoolExecutor(1) as pool:
         many = pool.submit(cluster.send_many, "orders", iter(read.get, None))
@@ -97,7 +97,7 @@ def test_an_iterable_that_blocks_holds_up_nobody_else(address: str) -> None:
 
 
 def test_an_iterable_may_read_with_the_connection_that_sends(address: str) -> None:
-    """It is read in the caller's thread, and no further ahead than the producer takes it."""
+    """It is read in the caller's thread, and only as far ahead as the producer accepts messages."""
     with sync.connect(address) as cluster:
         copied = (cluster.send("orders", b"%d" % n).message_id.encode() for n in range(3))
         assert len(cluster.send_many("orders", copied, keys=(str(n) for n in range(3)))) == 3

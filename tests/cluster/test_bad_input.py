@@ -1,4 +1,5 @@
-"""Whatever a caller sends, the answer is a row of the error table, nothing is lost, all stay up."""
+"""Every request of a caller gets a row of the error table; no message is lost, and no process
+ends."""
 
 import os
 import struct
@@ -56,7 +57,7 @@ async def cluster(local: LocalCluster) -> AsyncIterator[rockoon.Cluster]:
         await connection.route(TOPIC, min_revision=topic.modified_revision)
         await connection.admin.create_group("readers", if_absent=True)
         yield connection
-        # Whatever the test did: all nodes still run, and a message still makes the round trip.
+        # After each test all nodes still run, and a message can be sent and read.
         assert all(node.running for node in local.nodes)
         async with connection.producer() as producer:
             result = await producer.send(TOPIC, b"still here")

@@ -1,4 +1,4 @@
-"""Compacted topics on a real cluster: who reads from the beginning gets the newest of each key."""
+"""Compacted topics on a real cluster: a reader from the beginning gets the newest of each key."""
 
 import asyncio
 import itertools
@@ -31,7 +31,7 @@ TOPIC = "latest"
 BROKER = "broker-a"
 KEYS = [f"k{number}" for number in range(30)]
 QUEUES = 2
-# The log goes as soon as it may: what is read afterwards can only come from a generation.
+# The log is deleted as soon as it may be: later reads can only come from a generation.
 HASTY = {
     "commit_log_file_bytes": 64 << 10,
     "reserved_hours": 0,
@@ -49,7 +49,7 @@ def local(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 class Sent:
-    """What was sent and acknowledged: of each key the newest body, empty for a tombstone."""
+    """Acknowledged messages: of each key the newest body, empty for a tombstone."""
 
     def __init__(self, producer: Producer, choose: random.Random) -> None:
         self.newest: dict[str, bytes] = {}
@@ -60,7 +60,7 @@ class Sent:
     async def send(self, count: int) -> None:
         receipts = []
         for number in range(count):
-            # A batch has to fit into a file of the log.
+            # A batch must fit into a file of the log.
             if number % 50 == 0:
                 await self._producer.flush()
             key = self._choose.choice(KEYS)
@@ -86,7 +86,7 @@ async def state_of(cluster: rockoon.Cluster) -> CompactionState:
 
 
 async def compact(local: LocalCluster, cluster: rockoon.Cluster) -> Manifest:
-    """Compact the store where it lies, and wait until that is in force."""
+    """Compact the store, and wait until the broker uses the generation."""
     directory = await asyncio.to_thread(compact_store, store_of(local))
     made = Manifest.from_json((directory / "manifest.json").read_bytes())
     await answered(lambda: state_of(cluster), lambda state: state.generation >= made.generation)
@@ -94,7 +94,7 @@ async def compact(local: LocalCluster, cluster: rockoon.Cluster) -> Manifest:
 
 
 async def read_all(cluster: rockoon.Cluster) -> list[Message]:
-    """Every message from the beginning up to the present end, queue by queue."""
+    """Return all messages from the beginning to the present end, queue by queue."""
     description = await cluster.admin.describe_topic(TOPIC)
     ends = {each.queue: each.state.max_offset for each in description.queues if each.state}
     found: list[Message] = []
@@ -110,7 +110,7 @@ SMALL_PULLS = PullLimits(messages_max=7, wait_ms=100)
 
 
 def newest_of(messages: list[Message]) -> dict[str, bytes]:
-    """Of each key the last body; messages of each queue must ascend."""
+    """Return the last body of each key; messages of each queue must ascend."""
     last: dict[MessageQueue, int] = {}
     newest: dict[str, bytes] = {}
     for message in messages:
@@ -122,7 +122,7 @@ def newest_of(messages: list[Message]) -> dict[str, bytes]:
 
 
 def values(newest: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Without tombstones, which may be there still or not any more."""
+    """Without tombstones, which may or may not be there."""
     return {key: body for key, body in newest.items() if body}
 
 
@@ -158,7 +158,7 @@ async def test_the_log_waits_for_compaction_and_goes_and_consumers_read_what_is_
 async def handled_by_a_group(
     cluster: rockoon.Cluster, sent: Sent, compacted: list[Message]
 ) -> None:
-    """A group starts at the first offset, goes on from a hole, and is told of no loss."""
+    """A group starts at the first offset, continues from a hole, and no loss is reported."""
     handled: list[Message] = []
 
     async def handle(message: Message) -> None:
@@ -219,7 +219,7 @@ async def test_while_generations_are_swapped_a_reader_misses_nothing_newer(
 
 
 async def read_on(cluster: rockoon.Cluster, seen: list[Message], stopping: asyncio.Event) -> None:
-    """Read from the beginning, a few at a time, until all is read once it is to stop."""
+    """Read from the beginning, a few at a time, until all is read after the stop is requested."""
     async with cluster.pull_consumer(consume_from="first", limits=SMALL_PULLS) as consumer:
         await consumer.assign_all(TOPIC)
         while True:
@@ -273,7 +273,7 @@ async def answered_or_not(broker: RunningBroker, upload_id: str, manifest: bytes
 async def publish_in_the_end(
     local: LocalCluster, directory: Path, upload_id: str, manifest: bytes
 ) -> None:
-    """What a job does whose answer was lost: ask again, and if need be hand all over again."""
+    """Repeat a call as a job does after a lost reply: ask again, and if necessary upload again."""
     async with calls_to(local) as broker:
         with suppress(RockoonError):
             await publish(broker, "nothing-uploaded", manifest)

@@ -1,4 +1,4 @@
-"""Delayed messages through real processes: when they come, and that they come once."""
+"""Delayed messages through real processes: delivered in time, and once."""
 
 import asyncio
 import random
@@ -17,7 +17,7 @@ from rockoon.message import Message
 from support.seeds import seeds
 from support.waiting import DEADLINE_SECONDS
 
-# What a loaded machine may be late by. Early is never right.
+# Allowed lateness on a loaded machine. An early delivery is always a fault.
 LATE_SECONDS_MAX = 20.0
 
 
@@ -34,7 +34,7 @@ async def cluster(processes: LocalCluster) -> AsyncIterator[Cluster]:
 
 
 async def read(cluster: Cluster, topic: str, count: int) -> list[tuple[Message, float]]:
-    """Messages as they come, with the time at which each came, until there are so many."""
+    """Return this many messages, each with the time of its arrival."""
     found: list[tuple[Message, float]] = []
     async with asyncio.timeout(DEADLINE_SECONDS), cluster.pull_consumer() as consumer:
         await consumer.assign((await cluster.route(topic)).queues)
@@ -179,7 +179,7 @@ async def test_every_message_comes_once_although_brokers_are_killed_while_they_f
             waiting = await cluster.admin.delayed.list()
             counts = waiting.counts["broker-a"]
             assert counts.undeliverable == counts.lost == 0
-            # Whatever would come twice has come by now: nothing waits any more.
+            # Any second copy has arrived by now: no message waits any more.
             assert waiting.pending == 0
             topic = await cluster.admin.describe_topic("once")
             stored = sum(each.state.max_offset for each in topic.queues if each.state)

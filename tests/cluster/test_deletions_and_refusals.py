@@ -1,4 +1,4 @@
-"""On real processes: what a deletion takes along, who is refused, which damage stops a start."""
+"""On real processes: effects of a deletion, refused callers, and damage that stops a start."""
 
 import asyncio
 import subprocess
@@ -70,7 +70,7 @@ async def test_a_deleted_topic_takes_its_progress_along_and_its_successor_is_rea
 
     await cluster.admin.create_topic(topic, queues_per_broker=1)
     await send(cluster, topic)
-    # As many messages as before: an offset that survived would skip every one of them.
+    # As many messages as before: a remaining offset would skip all of them.
     await read_and_commit(cluster, topic, group)
     (entry,) = await cluster.admin.progress(group)
     assert (entry.start_offset, entry.offset) == (0, MESSAGES)

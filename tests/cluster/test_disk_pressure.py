@@ -1,4 +1,4 @@
-"""A disk of 48 MB that fills up behind a slow reader: the policy decides about unread messages."""
+"""A disk of 48 MB fills up behind a slow reader: the policy decides about unread messages."""
 
 import os
 import re
@@ -54,7 +54,7 @@ def local(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LocalClust
     settings = {"broker": SETTINGS | {"disk_pressure_policy": request.param}}
     with (
         small_disk(directory / BROKER),
-        # Brokers sign the question what groups have read.
+        # Brokers sign their query of the groups' progress.
         LocalCluster(directory, brokers=1, settings=settings, access="on", tls="on") as cluster,
     ):
         yield cluster
@@ -64,7 +64,7 @@ async def send(cluster: rockoon.Cluster, count: int, seconds: float = 4) -> int:
     """Send messages, each until the broker has refused it for some seconds.
 
     Returns:
-        How many were acknowledged.
+        Number of acknowledged messages.
     """
     acknowledged = 0
     rules = {"delivery_timeout_seconds": seconds, "batch_bytes_max": 1 << 17}
@@ -84,7 +84,7 @@ async def send(cluster: rockoon.Cluster, count: int, seconds: float = 4) -> int:
 
 
 async def read(cluster: rockoon.Cluster, count: int) -> tuple[int, str]:
-    """Read as the group, and commit; returns how many messages, and why it began there."""
+    """Read as the group, and commit; return the number of messages, and the reason of the start."""
     found = 0
     async with cluster.pull_consumer(GROUP, consume_from="first") as consumer:
         await consumer.assign_all(TOPIC)
@@ -135,12 +135,12 @@ async def test_messages_are_refused_before_unread_ones_are_deleted(local: LocalC
         assert f"unread by groups: {GROUP} " in problem
         assert "disk_pressure_policy = refuse" in problem
         lag = await lag_of(cluster)
-        # A message whose send failed may be stored nonetheless.
+        # A message whose send failed may still be stored.
         assert lag.lost == 0
         assert lag.lag >= kept
         (disk,) = (await cluster.admin.lag(GROUP)).disks
         assert "NEW MESSAGES ARE REFUSED" in disk_text(disk)
-        # Every acknowledged message is there to be read; then there is room for new ones.
+        # Every acknowledged message can be read; then there is space for new ones.
         assert (await read(cluster, lag.lag))[0] == lag.lag
         await answered(lambda: described(cluster), lambda now: now.writable)
         assert await send(cluster, 1000) == 1000

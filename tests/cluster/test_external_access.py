@@ -1,4 +1,4 @@
-"""Clients from another network: who came in by the external listener is told external addresses.
+"""Clients from another network: through the external listener they get external addresses.
 
 client ── 127.0.0.2 ──▶ nameserver's external listener
        ── 127.0.0.2 ──▶ gates in front of broker-a and the offset service
@@ -41,7 +41,7 @@ NO_ADDRESS = "has no external address.*set advertise_external on"
 
 @dataclass
 class Networks:
-    """A cluster, and the ways into it from outside."""
+    """A cluster, and its addresses for external clients."""
 
     local: LocalCluster
     nameserver: str
@@ -49,7 +49,7 @@ class Networks:
     offset: TcpGate
 
     def dialled_from_here(self) -> Counter[str]:
-        """Far ends of this process's connections to the cluster, without those that gates make."""
+        """Return far ends of this process's connections to the cluster, without those of gates."""
         found = own_connections()
         for gate in (self.broker, self.offset):
             found[gate.target] -= gate.connections
@@ -139,7 +139,7 @@ async def test_a_node_without_an_external_address_is_named_and_not_dialled(
             cluster.producer(delivery_timeout_seconds=2) as hasty,
             cluster.pull_consumer() as puller,
         ):
-            # Who may choose takes the broker that there is a way to.
+            # A client with a choice uses the broker that it can reach.
             sent = [await producer.send("both", b"%d" % number) for number in range(6)]
             assert {each.queue.broker for each in sent} == {"broker-a"}
             with pytest.raises(NoExternalAddress, match=f"broker-b {NO_ADDRESS} broker-b"):
@@ -153,7 +153,7 @@ async def test_a_node_without_an_external_address_is_named_and_not_dialled(
         assert isinstance(refused, NoExternalAddress)
         assert networks.local.node("broker-b").address not in networks.dialled_from_here()
     async with rockoon.connect(networks.local.nameservers) as cluster:
-        # Inside, nothing of it is noticed.
+        # Clients inside notice nothing of it.
         async with cluster.producer() as producer:
             assert (await producer.send("inner", b"x")).queue.broker == "broker-b"
         nodes = {node.name: node for node in cluster.routes.nodes}
@@ -164,7 +164,7 @@ async def test_a_node_without_an_external_address_is_named_and_not_dialled(
 async def test_an_offset_service_without_an_external_address_is_named_over_tls_too(
     tmp_path: Path,
 ) -> None:
-    # The certificates of a local cluster bear no other address.
+    # The certificates of a local cluster have no other address.
     nameserver = f"127.0.0.1:{choose_port()}"
     settings = {"nameserver": {"external_listen": nameserver}}
     local = LocalCluster(tmp_path / "cluster", durable=False, settings=settings, tls="mutual")

@@ -18,13 +18,13 @@ QUEUES = 4
 KILLS = 3
 SECONDS_MAX = 60
 LOOK_SECONDS = 0.005
-# Enough to keep the broker writing, so that a kill finds batches at every stage of their way.
+# Enough that the broker always writes, so that a kill hits batches at every stage.
 BUFFERED_MAX = 4000
 BODY_BYTES = 500
 
 
 class Load:
-    """Numbered messages, every third with a key; each must be acknowledged in the end."""
+    """Send numbered messages, every third with a key; each must be acknowledged in the end."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
@@ -58,7 +58,7 @@ async def until_acknowledged(load: Load, count: int) -> None:
 
 
 async def read_everything(cluster: rockoon.Cluster) -> tuple[Counter[str], Counter[int]]:
-    """How often each message id, and each number, is stored."""
+    """Return how often each message id, and each number, is stored."""
     ids: Counter[str] = Counter()
     numbers: Counter[int] = Counter()
     described = await cluster.admin.describe_topic(TOPIC)

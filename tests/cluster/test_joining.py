@@ -1,4 +1,4 @@
-"""What a node's process does that comes to a cluster it does not fit."""
+"""Behaviour of a node's process that joins a cluster with other settings."""
 
 import shutil
 from pathlib import Path
@@ -11,7 +11,7 @@ from support.eventually import eventually
 
 
 def refusal(folder: Path, settings: dict[str, dict[str, object]]) -> str:
-    """What the node says that does not start."""
+    """Return the output of the node that does not start."""
     cluster = LocalCluster(folder, settings=settings)
     with pytest.raises(LocalClusterError) as failed, cluster:
         pytest.fail("it started")

@@ -1,9 +1,9 @@
-"""kill -9 of any one process while messages flow: nothing acknowledged is lost.
+"""kill -9 of any one process while messages flow: no acknowledged message is lost.
 
-What must hold, whichever process dies, and however often:
+Rules, whichever process dies, and however often:
 
 - every acknowledged message can be read, and reaches the consumer group (flush = sync);
-- messages of one key stand in their queue in the order in which they were sent;
+- messages of one key are stored in their queue in the order in which they were sent;
 - a commit that was acknowledged is never undone.
 """
 
@@ -28,7 +28,7 @@ from support.seeds import seeds
 
 TOPIC = "load"
 KEYS = 16
-# Every kind of process dies in each run of the suite; which one of them, and when, is chance's.
+# Every kind of process dies in each run of the suite; the process and the time are random.
 NODES = {
     "broker": ("broker-a", "broker-b"),
     "nameserver": ("nameserver-a", "nameserver-b"),
@@ -67,7 +67,7 @@ class Load:
             await self._producer.wait_capacity()
             # One acknowledgement per turn keeps the load steady instead of filling memory.
             await self._take(self._receipts.pop(0))
-            # A few thousand messages a second are load enough, and leave time to read them all.
+            # A few thousand messages a second are enough load, and leave time to read them all.
             await asyncio.sleep(PACE_SECONDS)
         for receipt in self._receipts:
             await self._take(receipt)
@@ -76,14 +76,14 @@ class Load:
         try:
             result = await receipt
         except RockoonError as error:
-            # Not acknowledged: it may or may not be stored, and nobody was promised anything.
+            # Not acknowledged: it may or may not be stored.
             assert error.retriable, error
         else:
             self.acknowledged[result.message_id] = result
 
 
 class Committer:
-    """Commits rising offsets of one queue and remembers the last acknowledged one."""
+    """Commits increasing offsets of one queue and records the last acknowledged one."""
 
     def __init__(self, cluster: rockoon.Cluster, queue: MessageQueue) -> None:
         self._cluster = cluster
@@ -116,10 +116,10 @@ class Committer:
                     raise errors.from_wire(answer.results[0].error)
                 self.acknowledged = entry.offset
             except errors.CommitBehind:
-                # The answer to the commit before was lost with the service, the commit was not.
+                # The reply to the previous commit was lost with the service, the commit was not.
                 self.acknowledged += 1
             except errors.OffsetBeyondEnd:
-                # Ahead of the load: the next message makes room.
+                # Ahead of the load: it waits for the next message.
                 pass
             except RockoonError as error:
                 assert error.retriable, error
@@ -137,7 +137,7 @@ async def until(holds, what: str) -> None:
 
 
 async def kill_and_restart(local: LocalCluster, name: str, load: Load) -> None:
-    """Kill a process while messages flow, start it again, and see messages flow again."""
+    """Kill a process while messages flow, start it again, and wait until messages flow again."""
     await asyncio.to_thread(local.kill, name)
     await asyncio.to_thread(local.start, name, wait=False)
     await local.wait_ready(name)
@@ -146,7 +146,7 @@ async def kill_and_restart(local: LocalCluster, name: str, load: Load) -> None:
 
 
 async def read_everything(cluster: rockoon.Cluster) -> dict[MessageQueue, list[Message]]:
-    """Every stored message of every queue, in queue order, read without a group."""
+    """Return all stored messages of every queue, in queue order, read without a group."""
     stored: dict[MessageQueue, list[Message]] = {}
     async with cluster.pull_consumer() as consumer:
         route = await cluster.route(TOPIC)

@@ -1,4 +1,4 @@
-"""Messages by key and id while brokers are killed: all that was acknowledged, and nothing else."""
+"""Messages by key and id while brokers are killed: all acknowledged ones, and no others."""
 
 import asyncio
 import random
@@ -29,7 +29,7 @@ async def asked_until_whole(cluster: rockoon.Cluster, key: str) -> FoundMessages
 @pytest.mark.parametrize("seed", seeds(1))
 async def test_every_acknowledged_message_is_found_after_kills(tmp_path: Path, seed: int) -> None:
     choose = random.Random(seed)
-    # Small files: full ones, and keys of a message in two of them, are met.
+    # Small files: full files, and keys of a message in two of them, occur.
     settings = {"broker": {"index_slots": "100", "index_units": "300", "flush": "async"}}
     async with (
         LocalCluster(tmp_path, brokers=2, settings=settings) as local,
@@ -49,7 +49,7 @@ async def test_every_acknowledged_message_is_found_after_kills(tmp_path: Path, s
                 await asyncio.to_thread(local.start, broker)
         for key, results in sent.items():
             found = await asked_until_whole(cluster, key)
-            # A send that was tried again can be stored twice, under one id.
+            # A send that was retried can be stored twice, with one id.
             assert {each.message_id for each in found.messages} == {
                 each.message_id for each in results
             }

@@ -12,7 +12,7 @@ from rockoon.local import LocalCluster
 from support.eventually import eventually
 from support.ordered_group import loaded
 
-# What ends first for a member that was stopped: its lease, or its time to let a queue go.
+# The limit that expires first for a stopped member: its lease, or its time to release a queue.
 WAYS = {
     "lease": {"lease_seconds": 2.0, "heartbeat_seconds": 0.4, "handover_seconds_max": 10.0},
     "overtaken": {"lease_seconds": 8.0, "heartbeat_seconds": 2.0, "handover_seconds_max": 2.5},
@@ -75,7 +75,7 @@ async def test_a_member_that_was_stopped_wakes_and_calls_no_handler_for_what_it_
         await eventually(lambda: bool(had & members.log.queues_of("b")))
         await members.wait_reading("b", 100)
         first.send_signal(signal.SIGCONT)
-        # Half of the queues stay its own, or come back to it, in order.
+        # Half of the queues stay its own, or return to it, in order.
         await members.wait_reading("a", 100)
         await members.wait_reading("b", 100)
     members.log.check(failed=["a"])

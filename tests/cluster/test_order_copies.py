@@ -1,6 +1,6 @@
 """Orderly group while the offset service's leader is killed, stopped and replaced: real processes.
 
-What must hold beside the order (see `support.ordered_group`): no progress that was told goes back.
+Rule besides the order (see `support.ordered_group`): acknowledged progress never decreases.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ LEASES = {"lease_seconds": 2.0, "heartbeat_seconds": 0.4, "handover_seconds_max"
 
 
 class Progress:
-    """What the offset service tells of the group's progress, asked all the time."""
+    """The offset service's replies about the group's progress, queried all the time."""
 
     def __init__(self, cluster: Cluster, group: str) -> None:
         self._cluster = cluster
@@ -38,7 +38,7 @@ class Progress:
             try:
                 found = await self._cluster.admin.progress(self._group, TOPIC)
             except RockoonError:
-                # Nobody leads at the moment.
+                # No replica leads at the moment.
                 continue
             for each in found:
                 before = self.told.get(each.queue.queue_id, 0)
@@ -56,7 +56,7 @@ class Leader:
         self._cluster = cluster
 
     async def name(self, holds: Callable[[LogDescription], object] = lambda _: True) -> str:
-        """Once all is well."""
+        """Return once all replicas are level."""
         log: LogDescription = await answered(
             lambda: self._cluster.admin.logs.describe(LOG),
             lambda log: log.confirmed and log.leader is not None and holds(log),
@@ -68,7 +68,7 @@ class Leader:
         await self.name(lambda log: log.leader is not None and log.leader.name != name)
 
     async def ready(self, name: str) -> None:
-        """A replica that was away is level again."""
+        """Return once a replica that was away is level again."""
 
         async def is_ready() -> bool:
             log = await self._cluster.admin.logs.describe(LOG)
@@ -114,7 +114,7 @@ async def test_an_orderly_group_works_on_while_the_offset_leader_is_killed_stopp
                 await more(members, "a", "b")
                 local.start(killed, wait=False)
                 await leader.ready(killed)
-                # It stands still for longer than a member's lease, and wakes up as a leader.
+                # It is stopped for longer than a member's lease, and wakes as a leader.
                 stopped = await leader.name()
                 leader.signal(stopped, signal.SIGSTOP)
                 await leader.other_than(stopped)
@@ -123,7 +123,7 @@ async def test_an_orderly_group_works_on_while_the_offset_leader_is_killed_stopp
                 leader.signal(stopped, signal.SIGCONT)
                 await leader.ready(stopped)
                 await members.leave(f"c{number}")
-                # An orderly end hands over.
+                # An orderly stop hands over.
                 left = await leader.name()
                 await asyncio.to_thread(local.restart, left, wait=False)
                 await leader.ready(left)

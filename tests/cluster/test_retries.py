@@ -54,7 +54,7 @@ async def topic(cluster: rockoon.Cluster) -> str:
 
 
 class Handler:
-    """Fails on a body as often as it is told to."""
+    """Fails on a body as often as the test requests."""
 
     def __init__(self, **failures: int) -> None:
         self.failures = Counter({body.encode(): times for body, times in failures.items()})
@@ -86,7 +86,7 @@ async def send(cluster: rockoon.Cluster, topic: str, *bodies: bytes, **where: An
 
 
 async def give_up_on(cluster: rockoon.Cluster, topic: str, *bodies: bytes) -> None:
-    """Have a group of the topic make dead letters of all its messages."""
+    """Let a group of the topic make dead letters of all its messages."""
     await send(cluster, topic, *bodies)
     handler = Handler(**dict.fromkeys((body.decode() for body in bodies), 100))
     policy = RetryPolicy(attempts_max=0)
@@ -138,7 +138,7 @@ async def test_given_up_it_is_a_dead_letter_and_replayed_it_is_handled_once(
         assert dry.replayed == 1
         report = await letters.replay(group, ids=[first.message_id, "nobody"])
         assert (report.replayed, report.left_out, report.not_found) == (1, 0, ["nobody"])
-        # Its attempts begin anew: this fails once more, and then there is nothing to fail on.
+        # Its attempts begin again: this one fails once more, and later ones succeed.
         await eventually(lambda: handler.attempts(b"bad") == [1, 2, 3, 1, 2])
         again = await letters.replay(group)
         assert (again.replayed, again.left_out) == (0, 1)
@@ -166,7 +166,7 @@ async def test_a_call_that_hangs_is_sent_back_and_the_message_handled_by_the_nex
         await eventually(lambda: attempts == [1, 2])
         assert consumer.statistics.delivery.timeouts == 1
         assert consumer.statistics.retries.sent_back == 1
-        # It counts as finished though the first call has not returned yet.
+        # It counts as finished although the first call has not returned yet.
         await eventually(lambda: all(v.unfinished == 0 for v in consumer.queues().values()))
         hanging.set()
     assert attempts == [1, 2]

@@ -1,11 +1,11 @@
-"""Every service is restarted in turn, as an upgrade does it, and no client sees a call fail.
+"""Every service is restarted in turn, as in an upgrade, and no call of a client fails.
 
-What must hold while each process gets its SIGTERM, ends, and is replaced at the same address:
+Rules while each process gets its SIGTERM, ends, and is replaced at the same address:
 
 - no call of any client raises, and every acknowledged message reaches its readers, once;
-- messages of one key are handled in their order;
-- who may send to any broker never waits for the one that is away; who needs the one that is away
-  waits for it, and not much longer.
+- messages of one key are handled in order;
+- a call that any broker can serve never waits for the broker that is away; a call that needs this
+  broker waits for it, and not much longer.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ SECONDS_MAX = 90
 LOOK_SECONDS = 0.02
 ROUND = ("nameserver-a", "broker-a", "offset", "nameserver-b", "broker-b")
 CALLS_BETWEEN = 5
-# Beyond the time for which a process is away: pauses between tries, and a busy machine.
+# Allowance beyond the absence of a process: pauses between attempts, and a busy machine.
 LATE_SECONDS_MAX = 20.0
 
 
@@ -50,7 +50,7 @@ async def until(holds: Callable[[], object], what: str) -> None:
 
 
 async def replace(local: LocalCluster, name: str) -> Replaced:
-    """Stop a process as Kubernetes does, and start another in its place."""
+    """Stop a process as Kubernetes does, and start another one instead."""
     began = time.monotonic()
     await asyncio.to_thread(local.stop, name)
     ended = time.monotonic()
@@ -66,7 +66,8 @@ async def restart_everything(
     order: Sequence[str],
     ready: Callable[[], Awaitable[None]],
 ) -> list[Replaced]:
-    """One after the other, the next when all is `ready` and every client has got on with it."""
+    """Restart one after another, the next when all are `ready` and every client has made
+    progress."""
     replaced = []
     for name in order:
         done = {client.name: client.done for client in clients.clients}
@@ -97,7 +98,7 @@ def check(
     clients: EverydayClients, replaced: list[Replaced], *, others: bool, changes_leader: bool
 ) -> None:
     assert clients.failures == []
-    # What was delayed is at least once: the next leader delivers what the former one had just done.
+    # Delayed messages: at least once. The next leader repeats the former one's newest deliveries.
     for topic in set(TOPICS) - ({LATER} if changes_leader else set()):
         assert clients.reader_of(topic).twice(topic) == [], topic
     for key, numbers in clients.in_order.order.items():

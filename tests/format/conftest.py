@@ -7,6 +7,6 @@ from support.kernels import BOTH, using
 
 @pytest.fixture(scope="module", params=BOTH)
 def each_kernel(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The module's tests once with NumPy and once with the compiled kernel."""
+    """Run the module's tests once with NumPy and once with the compiled kernel."""
     with using(request.param):
         yield

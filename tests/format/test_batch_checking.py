@@ -1,4 +1,4 @@
-"""What a broker refuses to store."""
+"""Batches that a broker refuses."""
 
 from dataclasses import dataclass
 
@@ -33,7 +33,7 @@ HOST = encode_host("10.0.0.9", 10911)
 
 @dataclass
 class Case:
-    """A good batch of three records for queue 7 of T, of which the second is then damaged."""
+    """Return a valid batch of three records for queue 7 of T; a test damages the second."""
 
     frames: bytearray
     lengths: list[int]
@@ -202,7 +202,7 @@ def test_a_delay_that_would_stop_a_recovery_is_refused() -> None:
 
 
 def _check(messages: Messages, frames: bytes, lengths: NDArray[np.uint32]) -> BatchLayout:
-    """Check the batch, and the same records many times over, which takes another way."""
+    """Check the batch, and the same records many times over, which uses another path."""
     layouts: list[BatchLayout] = []
     refused = 0
     for times in (1, FEW_RECORDS_MAX + 1):

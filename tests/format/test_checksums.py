@@ -1,4 +1,4 @@
-"""Records that can be checked as a whole: what is noticed, and who writes the checksum."""
+"""Records with a checksum of the whole record: detected damage, and the writers of the checksum."""
 
 import random
 from dataclasses import replace
@@ -29,7 +29,7 @@ WITH_CRC = bytes.fromhex(golden_store.BARE_WITH_CRC_HEX)
 
 
 def stored(rng: random.Random) -> bytes:
-    """A record as a broker stores it."""
+    """Return a record as a broker stores it."""
     record = Record(
         topic=b"orders" if rng.random() < 0.8 else b"t" * 200,
         queue_id=rng.randrange(8),
@@ -48,7 +48,7 @@ def stored(rng: random.Random) -> bytes:
 
 
 def is_noticed(frame: bytes) -> tuple[bool, bool, bool]:
-    """By who reads one record, by who reads many, and by a scan."""
+    """By readers of one record, by readers of many, and by a scan."""
     try:
         decode_record(frame)
     except RecordError:

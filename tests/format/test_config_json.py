@@ -1,4 +1,4 @@
-"""Configuration files as Java writes them, and as we do."""
+"""Configuration files as Java writes them, and as Rockoon does."""
 
 import json
 from typing import Any

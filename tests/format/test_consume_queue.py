@@ -1,4 +1,4 @@
-"""Entries of 20 bytes, their fillers, and the names of the files they live in."""
+"""Entries of 20 bytes, their fillers, and the names of their files."""
 
 import pytest
 

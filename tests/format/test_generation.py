@@ -45,7 +45,7 @@ MADE_MS = 1_700_000_000_000
 
 @dataclass(frozen=True)
 class Part:
-    """A part's records one by one, and as bytes."""
+    """Return a part's records one by one, and as bytes."""
 
     records: list[Record]
     frames: bytes
@@ -63,7 +63,7 @@ def part_of(records: list[Record]) -> Part:
 
 
 def some_part(chance: random.Random, base: int = 0, first_offset: int = 0) -> Part:
-    """Random survivors of a few queues, their places in the log between `base` and more."""
+    """Return random survivors of a few queues; their offsets in the log begin at `base`."""
     records = []
     for topic in ("prices", "stocks", "trades"):
         for queue_id in sorted(chance.sample(range(9), 3)):
@@ -90,7 +90,7 @@ def some_part(chance: random.Random, base: int = 0, first_offset: int = 0) -> Pa
 
 
 def plain_keys(record: Record) -> list[str]:
-    """What the record is found by, taken from its properties one by one."""
+    """Return the keys of the record, from its properties one by one."""
     found = {}
     for pair in record.properties.decode().split("\x02"):
         name, _, value = pair.partition("\x01")
@@ -100,7 +100,7 @@ def plain_keys(record: Record) -> list[str]:
 
 
 def manifest_of(parts: list[Part]) -> Manifest:
-    """What a maker writes: every queue covered from 0 to behind its last record."""
+    """Return the manifest of a maker: every queue is covered from 0 to after its last record."""
     queues: dict[tuple[str, int], list[int]] = {}
     described = []
     for number, part in enumerate(parts):
@@ -145,7 +145,7 @@ def with_part(manifest: Manifest, place: int, **changes: int | str) -> Manifest:
 
 
 def with_queue(manifest: Manifest, **changes: int) -> Manifest:
-    """The manifest with another statement about its first queue."""
+    """Return the manifest with another statement about its first queue."""
     topic = manifest.topics[0]
     queue = replace(topic.queues[0], **changes)
     changed = replace(topic, queues=(queue, *topic.queues[1:]))
@@ -279,7 +279,7 @@ def test_every_byte_of_the_entries_matters(chance: random.Random, step: int) -> 
     kept_start = written.index(np.array([MADE_MS] * 3, "<i8").tobytes())
     for at in range(chance.randrange(step), len(written), step):
         if kept_start <= at < kept_start + 24:
-            # Only the manifest's checksum knows these.
+            # Only the manifest's checksum covers these.
             continue
         damaged = bytearray(written)
         damaged[at] ^= 0xFF
@@ -357,7 +357,7 @@ def test_a_manifest_is_read_as_it_was_written(chance: random.Random) -> None:
 
 
 def test_a_manifest_that_begins_with_zeros_is_refused_in_one_sentence() -> None:
-    """A power cut leaves such a file; the reason goes into the broker's log and its description."""
+    """A power cut leaves this file; the reason is in the broker's log and its description."""
     with pytest.raises(GenerationError, match="not a manifest") as refused:
         Manifest.from_json(bytes(512) + b"text" * 250_000)
     assert len(str(refused.value)) < 300
@@ -377,7 +377,7 @@ def test_a_manifest_of_which_any_byte_changed_is_refused(chance: random.Random) 
         damaged = bytearray(text)
         at = chance.randrange(len(text))
         damaged[at] ^= 1 << chance.randrange(7)
-        # White space and the like may say the same; another manifest never comes out.
+        # White space may differ without effect; another manifest is never the result.
         try:
             assert Manifest.from_json(bytes(damaged)).to_json() == text
         except GenerationError:
@@ -459,7 +459,7 @@ def test_a_manifest_of_the_former_version_is_read_and_written_as_it_was(
     assert "oldest_tombstone_ms" not in content["topics"][0]
     found = Manifest.from_json(text)
     assert found.to_json() == text
-    # Since when its tombstones are kept is unknown.
+    # The time since which its tombstones are kept is unknown.
     assert {topic.oldest_tombstone_ms for topic in found.topics} == {1}
 
 

@@ -1,4 +1,4 @@
-"""Several batches in one go beside one after the other, and messages beside their records."""
+"""Several batches in one call equal one after another, and messages equal their records."""
 
 import numpy as np
 import pytest
@@ -42,13 +42,13 @@ bits = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 7)),
 def alone(
     batch: GivenBatch, first: int, offset: int, *, with_room: bool
 ) -> tuple[bytes, bytes] | None:
-    """Bytes and entries of a batch that is appended alone; None if it is refused."""
+    """Return bytes and entries of a batch that is appended alone; None if it is refused."""
     if len(batch.lengths) % 4:
         return None
     if kernel.is_compiled():
         sizes = np.frombuffer(batch.lengths, "<u4").astype(np.int64).tobytes()
         rules = (batch.topic.encode(), batch.queue_id, *LIMITS.values(), SYS_FLAGS_ALLOWED, False)
-        # What it leaves to NumPy, tags that are no UTF-8 for one, it leaves out.
+        # Batches that it leaves to NumPy, such as tags that are not UTF-8, are left out here.
         if kernel.native.check_batch(batch.frames, sizes, *rules) is None:
             return None
     try:
@@ -108,7 +108,7 @@ def test_batches_in_one_go_are_stored_as_one_after_the_other(
     if is_repeated:
         given_batches *= 2
     expected, stored = [], b""
-    # Batches of one queue follow one another in it.
+    # Batches of one queue follow each other in it.
     following: dict[tuple[str, int], int] = {}
     rules = GroupAppendRules(**LIMITS, **ALL_FLAGS, with_room=with_room, store_host=HOST)
     with using(choice):

@@ -1,4 +1,4 @@
-"""Java's string hash, in ones and in bulk."""
+"""Java's string hash, of single strings and of many."""
 
 import numpy as np
 import pytest
@@ -55,7 +55,7 @@ pieces = st.one_of(
 @given(texts=st.lists(pieces, max_size=20), gap=st.integers(0, 3))
 @many_examples
 def test_hashing_in_bulk_says_what_hashing_one_by_one_says(texts: list[bytes], gap: int) -> None:
-    # What stands in front of a text must not count, and need not be there.
+    # Bytes before a text must not count, and need not exist.
     data = bytes(range(256)) * gap + (b"#" * gap).join(texts)
     lengths = np.array([len(text) for text in texts], np.int64)
     starts = 256 * gap + np.cumsum(lengths + gap) - lengths - gap

@@ -1,4 +1,4 @@
-"""Under which keys records are indexed: many at once as one by one."""
+"""Index keys of records: the result for many equals that for each."""
 
 import random
 
@@ -72,7 +72,7 @@ def keys_one_by_one(topic: str, section: bytes, flag: int) -> list[int]:
 
 
 def check(sections: list[bytes], flags: list[int], names: list[int], gaps: list[bytes]) -> None:
-    """Lay properties between other bytes, and compare with what each says alone."""
+    """Put properties between other bytes, and compare with the results of each alone."""
     data, starts = bytearray(), []
     for section, gap in zip(sections, gaps, strict=True):
         data += gap

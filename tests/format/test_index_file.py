@@ -137,7 +137,7 @@ def test_adding_in_bulk_leaves_the_bytes_that_adding_one_by_one_leaves(
 ) -> None:
     one, bulk = empty(slots, 60), empty(slots, 60)
     for file in (one, bulk):
-        # A slot may point beyond the last unit, after a crash.
+        # After a crash, a slot may point beyond the last unit.
         file.view[40:44] = dirt.to_bytes(4, signed=True)
         if follows:
             file.follow(IndexHeader(5, 7_000, 9, 11, 1, 60))

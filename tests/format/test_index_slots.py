@@ -1,4 +1,4 @@
-"""Slots of an index file: both kernels leave what an index file in a buffer has."""
+"""Slots of an index file: both kernels write the content of an index file in a buffer."""
 
 import random
 
@@ -22,7 +22,7 @@ UNITS = 3000
 
 
 def random_keys(choose: random.Random, count: int) -> KeyEntries:
-    """Hashes of which some come again, and times that may be anything."""
+    """Return hashes, some of them repeated, and random times."""
     hashes = [choose.choice([choose.randrange(9), choose.randrange(2**31)]) for _ in range(count)]
     times = [choose.choice([5_000 + number, choose.randrange(2**44)]) for number in range(count)]
     offsets = [choose.randrange(2**62) for _ in range(count)]
@@ -32,7 +32,7 @@ def random_keys(choose: random.Random, count: int) -> KeyEntries:
 def put(
     parts: list[KeyEntries], start: IndexHeader, count: int, dirt: bytes
 ) -> tuple[bytes, bytes, IndexHeader, list[tuple[int, int]], list[int]]:
-    """Units, slots, header, changed pages and the newest unit of some hashes."""
+    """Return units, slots, header, changed pages and the newest unit of some hashes."""
     slots, header, units = Slots(count), start, b""
     slots.load(0, dirt)
     for part in parts:
@@ -49,7 +49,7 @@ def test_keys_get_the_places_that_an_index_file_in_a_buffer_gives_them(seed: int
     choose = random.Random(seed)
     count = choose.choice([1, 7, 2 * SLOTS_PER_PAGE, 5 * SLOTS_PER_PAGE + 3])
     start = choose.choice([IndexHeader(), IndexHeader(9_000, 9_000, 4, 4)])
-    # A slot may point beyond the last unit, after a crash.
+    # After a crash, a slot may point beyond the last unit.
     dirt = b"".join(choose.randrange(-5, 50).to_bytes(4, signed=True) for _ in range(min(count, 9)))
     parts = [random_keys(choose, choose.choice([1, 5, 128, 129, 700])) for _ in range(3)]
     file = IndexFile(bytearray(index_file_bytes(count, UNITS)), slots=count, units=UNITS)

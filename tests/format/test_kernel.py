@@ -1,4 +1,4 @@
-"""The compiled kernel beside NumPy, on whole, torn and hostile bytes: both say the same."""
+"""The compiled kernel beside NumPy, on complete, torn and hostile bytes: equal results."""
 
 import inspect
 import os
@@ -48,10 +48,10 @@ from support.kernels import is_compiled, needs_compiled, of_both, using
 from support.random_messages import Messages, batches, many_examples
 
 HOST = encode_host("10.0.0.9", 10911)
-# So many of the same records are not checked one by one.
+# This number of equal records is not checked one by one.
 MANY = 25
 
-# A record that says of itself that it has fewer bytes than any.
+# A record whose size field is smaller than any record.
 TOO_SHORT = (40).to_bytes(4) + MAGIC_V1.to_bytes(4, signed=True) + bytes(100)
 
 bits = st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 7))
@@ -67,7 +67,7 @@ endings = st.sampled_from(
 
 
 def flipped(data: bytes, harms: list[tuple[float, int]]) -> bytes:
-    """Some bits flipped, each at a part of the way and with a number in its byte."""
+    """Return bytes with some bits flipped; each position is a share of the length."""
     changed = bytearray(data)
     for place, bit in harms:
         changed[int(place * len(changed))] ^= 1 << bit
@@ -75,7 +75,7 @@ def flipped(data: bytes, harms: list[tuple[float, int]]) -> bytes:
 
 
 def columns_of(found: object) -> dict[str, object]:
-    """Fields of a dataclass; arrays as their type and items."""
+    """Return fields of a dataclass; arrays as their type and items."""
     values = {each.name: getattr(found, each.name) for each in fields(found)}  # type: ignore[arg-type]
     return {
         name: (value.dtype, value.tolist()) if isinstance(value, np.ndarray) else value
@@ -84,7 +84,7 @@ def columns_of(found: object) -> dict[str, object]:
 
 
 def checked(frames: bytes, sizes: object, messages: Messages, limit: int) -> object:
-    """The layout and what is stored of it, or why the batch is refused."""
+    """Return the layout and its stored form, or the reason why the batch is refused."""
     try:
         layout: BatchLayout = check_batch(
             frames,
@@ -134,7 +134,7 @@ def test_both_kernels_take_the_same_batches_and_store_the_same_bytes(
     frames, sizes = flipped(frames, harms) * times, np.tile(sizes, times)
     by_numpy, by_compiled = of_both(lambda: checked(frames, sizes, messages, limit))
     assert by_compiled == by_numpy
-    # Torn: the last record is shorter or longer than it is said to be.
+    # Torn: the last record is shorter or longer than its size field.
     sizes = sizes.astype(np.int64)
     sizes[-1] += cut
     torn = frames[: int(sizes.sum())]
@@ -143,7 +143,7 @@ def test_both_kernels_take_the_same_batches_and_store_the_same_bytes(
 
 
 def encoded(messages: Messages, *, room: bool) -> object:
-    """The batch, or why it cannot be one."""
+    """Return the batch, or the reason why it is invalid."""
     try:
         frames, sizes = encode_batch(
             messages.topic,
@@ -176,11 +176,11 @@ COLUMNS = [
 
 
 def decoded(frames: bytes, sizes: NDArray[np.uint32], *, within: bool, compared: bool) -> object:
-    """Every column of the records, or why they are none.
+    """Return every column of the records, or the reason why they are invalid.
 
     Args:
-        within: other bytes stand around them.
-        compared: what is damaged is asked beforehand.
+        within: other bytes surround them.
+        compared: damage is queried before.
     """
     bounds = (5, 5 + len(frames)) if within else None
     frames = b"front" + frames + b"behind" if within else frames
@@ -196,7 +196,7 @@ def decoded(frames: bytes, sizes: NDArray[np.uint32], *, within: bool, compared:
 
 
 def alone(frame: bytes) -> OnlyRecord | None:
-    """What NumPy's columns say of a record that comes alone."""
+    """Return NumPy's columns of a single record."""
     with using(kernel.NUMPY):
         try:
             columns = decode_columns(frame, [len(frame)])
@@ -208,19 +208,19 @@ def alone(frame: bytes) -> OnlyRecord | None:
 
 
 def scanned(log: bytes, position: int, end: int, options: dict[str, object]) -> object:
-    """All that a scan finds, and the keys of it."""
+    """Return the result of a scan, and its keys."""
     found = scan(memoryview(log), position, end, **options)  # type: ignore[arg-type]
     keys = index_entries(log, found, 77)
     return columns_of(found), columns_of(keys)
 
 
 def passed(log: bytes, marks: dict[str, int]) -> tuple[object, object]:
-    """Keys and queue entries of the records that are the bytes, the latter of twice as many; None
-    where there are others, or the compiled kernel leaves it open."""
+    """Return keys and queue entries of the records in the bytes, the latter of twice as many; None
+    if there are other bytes, or the compiled kernel does not decide."""
     if kernel.is_compiled():
         keys = keys_within(log, len(log), 77)
         cutter = LogCutter(marks, 5)
-        # What is left open leaves nothing behind.
+        # An undecided case leaves no result.
         is_cut = cutter.add(log, len(log), 77) and cutter.add(log, len(log), 77 + len(log))
         topics, runs = cutter.taken()
         assert is_cut or not topics
@@ -240,7 +240,7 @@ def passed(log: bytes, marks: dict[str, int]) -> tuple[object, object]:
 
 
 def stored(messages: Messages, ending: bytes, times: int) -> tuple[bytes, NDArray[np.uint32]]:
-    """The batch as a broker would have written it, some records with a checksum."""
+    """Return the batch as a broker stores it, some records with a checksum."""
     for section in range(0, len(messages.sections), 2):
         messages.sections[section] += ending
     frames, sizes = messages.encode()
@@ -306,7 +306,7 @@ def test_both_kernels_read_the_same_of_whole_torn_and_damaged_logs(
         assert only_record(around, 5, 5 + len(first), compared=True) == alone(first)
         assert only_record(around, 5, 6 + len(first), compared=True) is None
     log = b"front" + frames[: len(frames) - cut] + behind
-    # Bytes that begin with a record are looked at where they are, others are copied.
+    # Bytes that begin with a record are used without a copy, others are copied.
     for data, at, end in ((log, 5, len(log)), (log, 5, max(len(log) - 7, 5)), (log[5:], 0, None)):
         by_numpy, by_compiled = of_both(
             lambda data=data, at=at, end=end: scanned(data, at, end or len(data), options)  # type: ignore[misc]
@@ -336,7 +336,7 @@ def test_one_pass_over_a_log_finds_what_a_scan_of_it_says(
     frames = flipped(frames, harms)
     log = frames[: max(len(frames) - cut, 0)]
     (keys, entries), (quick_keys, quick_entries) = of_both(lambda: passed(log, marks))
-    # What it leaves open is what has texts that are not UTF-8, or is no log.
+    # It does not decide about texts that are not UTF-8, and about bytes that are no log.
     assert quick_keys in (None, keys)
     assert quick_entries in (None, entries)
     if (
@@ -399,7 +399,7 @@ def test_both_kernels_locate_alike_in_bytes_that_are_no_records(
 
 
 def tags_in(data: bytes, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Any:
-    """Tags codes of pieces as if they were properties."""
+    """Compute tag codes of pieces as if they were properties."""
     parts = locate(data, np.zeros(len(starts), np.int64))
     return tags_codes(data, replace(parts, properties_starts=starts, properties_lengths=lengths))
 
@@ -460,7 +460,7 @@ def test_lengths_that_are_only_claimed_take_no_memory() -> None:
             decode_columns(bytes(100), claimed)
         _, peak_bytes = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-    # Some columns of numbers, and not the 128 bytes that a record's fields take.
+    # Some columns of numbers, and not the 128 bytes of a record's fields.
     assert peak_bytes < 40 * len(claimed)
 
 

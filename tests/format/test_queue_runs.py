@@ -1,4 +1,4 @@
-"""Queue entries of a scan, cut into runs: both kernels cut alike, and every entry is in one."""
+"""Queue entries of a scan, split into runs: equal in both kernels, and every entry is in one."""
 
 import random
 
@@ -21,7 +21,7 @@ FILE_ENTRIES = 5
 
 
 def random_scan(choose: random.Random, count: int) -> Scan:
-    """Records of some queues, whose offsets mostly go on, and sometimes jump."""
+    """Records of some queues, whose offsets mostly continue, and sometimes jump."""
     next_offsets: dict[tuple[bytes, int], int] = {}
     frames = []
     for _ in range(count):
@@ -40,7 +40,7 @@ def random_scan(choose: random.Random, count: int) -> Scan:
 
 
 def expected(records: Scan, listed: list[bool]) -> dict[tuple[int, int], list[tuple[int, ...]]]:
-    """Each queue's entries, one by one: file, queue offset, place, size, code."""
+    """Return each queue's entries, one by one: file, queue offset, position, size, code."""
     found: dict[tuple[int, int], list[tuple[int, ...]]] = {}
     for row in range(records.count):
         if listed[row]:
@@ -108,7 +108,7 @@ def test_a_piece_that_is_left_open_leaves_no_trace_among_the_others(seed: int) -
     for _ in range(2):
         start = 0
         for piece in pieces:
-            # Of topics that are new, of known ones, with messages of a delay, and cut off.
+            # Of new topics, of known ones, with messages of a delay, and truncated.
             for ending in (frames_of(choose, 1, [b"SCHEDULE_TOPIC_XXXX"]), bytes(50)):
                 open_piece = frames_of(choose, 60, [*many, b"other-1", b"other-2"]) + ending
                 assert not cutter.add(open_piece, len(open_piece), start)

@@ -1,4 +1,4 @@
-"""One record's bytes, against what Apache RocketMQ wrote."""
+"""One record's bytes, compared with those of Apache RocketMQ."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Records found in a log from any place in it."""
+"""Searches for records in a log from any position."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Walking a log file as recovery does."""
+"""Scans of a log file, as in recovery."""
 
 import mmap
 import random

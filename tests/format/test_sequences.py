@@ -1,4 +1,4 @@
-"""Sequence numbers in records: what is written is found, and nothing else is."""
+"""Sequence numbers in records: written ones are found, and no others."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Filter expressions: tables of what they answer, and of what is refused where."""
+"""Filter expressions: tables of results, and of refusals with their positions."""
 
 import pytest
 
@@ -24,7 +24,7 @@ MESSAGE = {
 
 
 def answer(text: str) -> bool | None:
-    """The answer for MESSAGE, which must not depend on the form of its properties."""
+    """Return the result for MESSAGE, which must not depend on the form of its properties."""
     expression = sql92.compile(text)
     found = expression.matches(MESSAGE)
     assert expression.matches_encoded(encode(MESSAGE)) is found
@@ -50,7 +50,7 @@ def test_and_and_or_have_sql_s_truth_tables(
 ) -> None:
     assert answer(f"{left} AND {right}") is both
     assert answer(f"{left} OR {right}") is either
-    # De Morgan holds with NULL too.
+    # De Morgan's laws hold with NULL too.
     assert answer(f"NOT (NOT {left} OR NOT {right})") is both
     assert answer(f"NOT (NOT {left} AND NOT {right})") is either
 
@@ -64,7 +64,7 @@ def test_the_opposite_of_null_is_null(term: str, opposite: bool | None) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        # Numbers are compared as numbers, however they are spelled.
+        # Numbers are compared as numbers, in any spelling.
         ("ten > 9", True),
         ("ten > 9.5", True),
         ("ten = 10.0", True),
@@ -88,7 +88,7 @@ def test_the_opposite_of_null_is_null(term: str, opposite: bool | None) -> None:
         ("big = 9007199254740992", False),
         ("big > 9007199254740992.0", True),
         ("big <= 9223372036854775807 AND big >= -9223372036854775808", True),
-        # What spells no number, or is missing, cannot be compared with one.
+        # A text that is no number, or is missing, cannot be compared with one.
         ("a > 5", None),
         ("a = 5", None),
         ("a <> 5", None),
@@ -149,7 +149,7 @@ def test_the_opposite_of_null_is_null(term: str, opposite: bool | None) -> None:
         ("a IS NULL", False),
         ("a IS NOT NULL", True),
         ("NOT a IS NULL", True),
-        # Values among themselves.
+        # Comparisons of two values.
         ("1 < 2", True),
         ("1 = 1.0", True),
         ("'1' = 1", True),
@@ -177,7 +177,7 @@ def test_comparisons(text: str, expected: bool | None) -> None:
         ("NOT TRUE OR TRUE", True),
         ("NOT five > 6", True),
         ("NOT five = 5", False),
-        # The AND of BETWEEN is its own.
+        # The AND of BETWEEN belongs to it.
         ("five BETWEEN 1 AND 6 AND FALSE", False),
         ("FALSE OR five BETWEEN 1 AND 6", True),
         ("NOT five BETWEEN 1 AND 6 OR TRUE", True),

@@ -55,11 +55,11 @@ class Consumer:
         return request
 
     async def frames(self, **options: Any) -> list[pb.ReceiveMessageResponse]:
-        """What one call answers."""
+        """Return the replies of one call."""
         return await self.client.frames("ReceiveMessage", self.request(**options))
 
     async def receive(self, **options: Any) -> list[d.Message]:
-        """Messages of one call, which are none if there are none."""
+        """Return the messages of one call; empty if there are none."""
         frames = await self.frames(**options)
         code = frames[0].status.code
         found = [each.message for each in frames if each.WhichOneof("content") == "message"]
@@ -67,7 +67,8 @@ class Consumer:
         return found
 
     async def receive_all(self, count: int, **options: Any) -> list[d.Message]:
-        """Calls until there are so many; whoever waits in vain is stopped by the test's end."""
+        """Repeat the call until this number of messages has arrived; the test's timeout limits the
+        wait."""
         found: list[d.Message] = []
         while len(found) < count:
             found += await self.receive(**options)
@@ -130,7 +131,7 @@ async def topic_with(
     tags: Sequence[str] = (),
     properties: Mapping[str, str] | None = None,
 ) -> str:
-    """A topic, and messages sent to it by the SDK; returns its name."""
+    """Create a topic, and send messages to it by the SDK; return its name."""
     await cluster.admin.create_topic(name, queues_per_broker=queues)
     await send(cluster, name, messages, tags=tags, properties=properties)
     return name

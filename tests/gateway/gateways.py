@@ -19,7 +19,7 @@ START_SECONDS_MAX = 60.0
 
 @dataclass(frozen=True)
 class RunningGateway:
-    """A gateway that serves."""
+    """A running gateway."""
 
     address: str
     stop: Stop
@@ -27,7 +27,7 @@ class RunningGateway:
 
 @asynccontextmanager
 async def running_gateway(cluster: LocalCluster, **settings: Any) -> AsyncIterator[RunningGateway]:
-    """A gateway of a cluster until this is left; `settings` as of GatewaySettings."""
+    """Run a gateway of a cluster until the block ends; `settings` as of GatewaySettings."""
     stop = Stop()
     address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -52,10 +52,10 @@ async def running_gateway(cluster: LocalCluster, **settings: Any) -> AsyncIterat
 
 
 def gateway_program(cluster: LocalCluster, name: str, port: int, folder: Path) -> Node:
-    """A gateway of a cluster on a port that it may share, not started yet.
+    """Return a gateway of a cluster on a port that it may share; the test starts it.
 
     Args:
-        name: of its log in `folder`.
+        name: name of its log in `folder`.
     """
     settings = {
         "name": name,

@@ -49,12 +49,12 @@ def lite_message(topic: str, lite_topic: str, body: bytes, **system: Any) -> d.M
 
 
 async def lite_parent(cluster: rockoon.Cluster, name: str, **attributes: str) -> str:
-    """A parent topic of lite topics; returns its name."""
+    """Create a parent topic of lite topics; return its name."""
     given = {"message.type": "LITE", **attributes}
     await cluster.admin.create_topic(name, queues_per_broker=2, attributes=given)
     return name
 
 
 async def lite_consumer(client: WireClient, cluster: rockoon.Cluster, name: str) -> LiteConsumer:
-    """A consumer of a parent of its own name, in a group that the gateway makes."""
+    """Create a consumer of a parent of its own name, in a group that the gateway creates."""
     return LiteConsumer(client, f"readers-of-{name}", await lite_parent(cluster, name))

@@ -1,13 +1,15 @@
-"""Push consumers by the hundred, a connection each, in a process that may be killed or stopped.
+"""Hundreds of push consumers, each on its own connection, in a process that may be killed or
+stopped.
 
 python -m gateway.many_clients ADDRESS GROUP TOPIC PREFIX COUNT
 
-Each opens its Telemetry stream, gets one message and holds it. Then the program says `holding` and
-does what lines of its input tell it:
+Each opens its Telemetry stream, receives one message and holds it. Then the program prints
+`holding` and obeys the lines of its input:
 
-    park    each waits for further messages, acknowledges those, and says `got BODY ATTEMPT`
-    rest    none waits any more; answered `resting`
-    settle  each acknowledges what it holds; answered `settled COUNT`, how many were taken
+    park    each waits for further messages, acknowledges them, and prints `got BODY ATTEMPT`
+    rest    none waits any more; the reply is `resting`
+    settle  each acknowledges its held message; the reply is `settled COUNT`, the number of
+    successes
 """
 
 import asyncio
@@ -29,12 +31,12 @@ def say(*words: object) -> None:
 
 
 class One:
-    """A push consumer on a connection of its own.
+    """A push consumer on its own connection.
 
     Args:
-        address: the gateway's.
-        name: what it calls itself.
-        parking: set while it is to wait for further messages.
+        address: address of the gateway.
+        name: its client id.
+        parking: set while it should wait for further messages.
     """
 
     def __init__(
@@ -49,7 +51,7 @@ class One:
         self.is_idle.set()
 
     async def hold(self) -> None:
-        """Get one message."""
+        """Receive one message."""
         settings = consumer_settings(self._consumer.group, self._consumer.topic)
         await self._stream.tell(settings)
         self._held = await self._consumer.receive_all(1, batch_size=1, renewed=True)

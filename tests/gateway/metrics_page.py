@@ -11,23 +11,23 @@ from support.waiting import DEADLINE_SECONDS
 
 @dataclass(frozen=True)
 class MetricsPage:
-    """A page as it was at one moment: samples by name, each with its labels."""
+    """The page at one moment: samples by name, each with its labels."""
 
     samples: dict[str, list[tuple[dict[str, str], float]]]
 
     def total(self, name: str, **labels: str) -> float:
-        """Sum of a metric's values that bear these labels; 0 when there is none."""
+        """Return the sum of a metric's values with these labels; 0 if there is none."""
         return sum(
             value for own, value in self.samples.get(name, []) if labels.items() <= own.items()
         )
 
     def values_of(self, name: str, label: str) -> set[str]:
-        """Every value that a label of a metric has."""
+        """Return all values of a metric's label."""
         return {own[label] for own, _ in self.samples.get(name, [])}
 
 
 async def metrics_page(port: int) -> MetricsPage:
-    """Read it once."""
+    """Read the page once."""
 
     def read() -> str:
         url = f"http://127.0.0.1:{port}/metrics"

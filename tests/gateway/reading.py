@@ -1,4 +1,4 @@
-"""What a topic holds, read by the SDK."""
+"""Reads of a topic by the SDK."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ READ_SECONDS_MAX = 60.0
 
 
 async def read(cluster: rockoon.Cluster, topic: str, count: int) -> list[Message]:
-    """The first messages of a topic, as many, in the order of their arrival here."""
+    """Return the first messages of a topic, this many, in the order of their arrival here."""
     found: list[Message] = []
     async with cluster.pull_consumer(consume_from="first") as consumer:
         await consumer.assign((await cluster.route(topic)).queues)

@@ -1,4 +1,4 @@
-"""Entries of an AckMessage are read and answered as each would be for itself."""
+"""Entries of an AckMessage are handled, and get their results, independently of each other."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ CALLER = GatewayCall("c", "JAVA", "5", "peer", None, None)
 
 
 class Even:
-    """Takes even offsets, and remembers what it was told of."""
+    """Accepts even offsets, and records its calls."""
 
     def __init__(self) -> None:
         self.told: list[ReceiptHandle] = []

@@ -1,4 +1,4 @@
-"""What receivers are told of messages: the kernel's answers are those of the protobuf classes."""
+"""Replies to receivers: the kernel's encoding equals that of the protobuf classes."""
 
 import logging
 import zlib
@@ -96,7 +96,7 @@ def run_of(some: list[Record], queue: MessageQueue = QUEUE, **options: Any) -> R
 
 
 def told(answers: Answers) -> list[Message]:
-    """What a client reads of the frames."""
+    """Return the fields that a client reads from the frames."""
     found, at = [], 0
     for end in answers.ends:
         compressed, length = PREFIX.unpack_from(answers.frames, at)

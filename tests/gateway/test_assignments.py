@@ -1,4 +1,4 @@
-"""Where push consumers receive from; after GrpcBaseIT (testQuery[Fifo]Assignment)."""
+"""Assignments of push consumers; after GrpcBaseIT (testQuery[Fifo]Assignment)."""
 
 import rockoon
 from gateway.wire_client import WireClient

@@ -1,4 +1,4 @@
-"""Clients meet the gateway: routes, settings, heartbeats, ends."""
+"""First calls of clients: routes, settings, heartbeats, and their ends."""
 
 import grpc
 import pytest
@@ -66,7 +66,7 @@ async def test_a_topic_that_is_not_there_or_cannot_be(client: WireClient) -> Non
     request.endpoints.addresses.add(host="h", port=1)
     assert (await client.call("QueryRoute", request)).status.code == Code.ILLEGAL_ACCESS_POINT
     request.endpoints.scheme = d.DOMAIN_NAME
-    # The answer repeats them for each queue.
+    # The reply repeats them for each queue.
     for host, times in (("h" * 256, 1), ("h", 65)):
         del request.endpoints.addresses[:]
         request.endpoints.addresses.extend([d.Address(host=host, port=1)] * times)
@@ -88,7 +88,7 @@ async def test_a_call_without_a_client_id_is_refused(gateway: RunningGateway) ->
     async with WireClient(gateway.address, client_id="") as nameless:
         assert (await nameless.route("orders")).status.code == Code.CLIENT_ID_REQUIRED
         stream = nameless.telemetry()
-        # Not `tell`: it may have ended before anything can be written.
+        # Not `tell`: it may have ended before a write.
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await stream.next()
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -132,7 +132,7 @@ async def test_push_consumers_get_the_delays_that_their_language_understands(
     assert java.settings.subscription.long_polling_timeout.seconds == 20
     node = await stream.tell(consumer_settings("readers", "orders", language=d.Language.NODE_JS))
     assert node.settings.backoff_policy.HasField("exponential_backoff")
-    # It may have begun to wait after the first one came.
+    # It may have begun to wait after the first message arrived.
     again = await stream.next()
     assert again == node
     await stream.close()
@@ -243,7 +243,7 @@ async def test_settings_of_all_clients_together_have_a_bound() -> None:
     presence.record_settings(calls[0], large)
     presence.record_settings(calls[0], large)
     client = presence.record_settings(calls[1], large)
-    # Not shut out by the first: known by what else it says.
+    # The first client does not exclude it: it is known by its other headers.
     assert (client.settings, client.client_type) == (None, d.PRODUCER)
     await presence.terminate(pb.NotifyClientTerminationRequest(), calls[0])
     assert presence.record_settings(calls[1], large).settings is not None

@@ -1,4 +1,4 @@
-"""Consoles ask the gateway about topics, groups and clients."""
+"""Calls of consoles about topics, groups and clients."""
 
 import asyncio
 import json
@@ -106,7 +106,7 @@ async def test_messages_in_flight_at_a_reset_are_delivered_again_and_their_handl
     assert progress.offset == 0
     reset_id = progress.start_explanation.split()[1]
     await cluster.admin.undo_reset(reset_id, "a test")
-    # Message 2 was settled above the committed offset, which is all that a reset keeps.
+    # Message 2 was settled above the committed offset; a reset keeps only this offset.
     assert bodies(await consumer.receive_all(2)) == [b"1", b"2"]
 
 
@@ -278,7 +278,7 @@ async def test_a_report_is_of_topics_that_the_group_does_not_read_and_of_no_more
     assert answer.status.code == d.OK
     assert [each.consume_timestamp for each in answer.queue_time_span_list] == [0]
     many = [named(f"t{number}") for number in range(65)]
-    # The same topic many times is one.
+    # The same topic many times counts as one.
     for topics, code in (([named(topic)] * 1000, d.OK), (many, d.BAD_REQUEST)):
         for rpc in ("QueryTimeSpan", "DescribeGroupAccumulation"):
             of = getattr(a, f"{rpc}Request")
@@ -308,7 +308,7 @@ async def test_the_gateway_counts_its_clients_and_says_what_it_does_not_do(
 
 
 async def both(call: Any, other: Any) -> Any:
-    """What a call answers, while something else is done."""
+    """Return the reply to a call, while another operation runs."""
     async with asyncio.TaskGroup() as tasks:
         calling = tasks.create_task(call)
         tasks.create_task(other)

@@ -1,4 +1,4 @@
-"""Records as RocketMQ's clients get them."""
+"""Records in the form of RocketMQ's clients."""
 
 import hashlib
 import zlib
@@ -31,7 +31,7 @@ def stored(
     prepared_transaction_offset: int = 0,
     harm: bool = False,
 ) -> Message:
-    """A message as a broker has it."""
+    """Return a message in the form of a broker."""
     frame = encode_record(
         Record(
             topic=topic.encode(),

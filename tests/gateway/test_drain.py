@@ -1,4 +1,4 @@
-"""A gateway that goes: who waits is answered, what is on its way is stored."""
+"""A gateway that stops: waiting calls get replies, and messages in transit are stored."""
 
 import asyncio
 import signal
@@ -21,7 +21,7 @@ from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
 from support.eventually import answered
 
-# Longer than the test may take: it is not waited for.
+# Longer than the test may run: the test does not wait for it.
 POLL_SECONDS = 20
 
 
@@ -46,7 +46,7 @@ async def test_receivers_that_wait_are_told_at_once_that_there_is_nothing(
         async with WireClient(gateway.address) as client, asyncio.TaskGroup() as tasks:
             waiting = tasks.create_task(client.frames("ReceiveMessage", poll("quiet")))
             await client.route("quiet")
-            # The receiver is parked once a message that came first has been received.
+            # The receiver waits once it has received an earlier message.
             await client.send(message("quiet", b"first"))
             assert [frame.status.code for frame in (await waiting)[:1]] == [Code.OK]
             waiting = tasks.create_task(client.frames("ReceiveMessage", poll("quiet")))

@@ -160,7 +160,7 @@ async def test_a_batch_whose_first_message_fails_comes_again_whole(
             if messages[1:]:
                 answer = await consumer.acknowledge(*map(handle, messages[1:]))
                 assert answer.status.code == d.OK
-            # As if its invisible time, which is ten seconds at least, were over.
+            # As if its invisible time, at least ten seconds, were over.
             assert (await consumer.change(handle(messages[0]), 0)).status.code == d.OK
             if deliveries.total() > 8:
                 are_twice.set()

@@ -1,4 +1,4 @@
-"""Handles that nobody gave: who makes them up harms no other receiver."""
+"""Invented handles do not affect other receivers."""
 
 import asyncio
 from collections.abc import Sequence
@@ -70,7 +70,7 @@ async def test_a_call_acknowledges_so_many_at_most(
 
 
 def forged(given: Handle, offsets: Sequence[int]) -> list[str]:
-    """Handles of an acquisition, for other offsets."""
+    """Return handles of an acquisition, for other offsets."""
     receipt = given.receipt
     return [
         Handle(ReceiptHandle(receipt.queue, receipt.acquisition, offset), 0).text()

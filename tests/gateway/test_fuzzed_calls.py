@@ -1,4 +1,4 @@
-"""Calls with odd fields are refused with a code of 4xxxx, and usual clients go on.
+"""Calls with odd fields are refused with a code of 4xxxx, and usual clients are not affected.
 
 `make faults ONLY=gateway-fuzz` makes 20,000, and watches the memory and the logs of each process.
 """

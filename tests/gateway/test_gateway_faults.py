@@ -1,4 +1,4 @@
-"""Gateways, brokers and the offset service end while receivers go on; clients vanish."""
+"""Gateways, brokers and the offset service end while receivers continue; clients vanish."""
 
 import asyncio
 from collections import defaultdict
@@ -36,8 +36,8 @@ REST_SECONDS = 0.2
 
 
 class Record:
-    """What receivers got, and what they were told is settled: when that answer is lost, a message
-    may be settled without their knowing."""
+    """Received messages, and those with a successful acknowledgement. If its reply is lost, a
+    message may be settled without the receiver's knowledge."""
 
     def __init__(self, wanted: Sequence[bytes]) -> None:
         self.missing = set(wanted)
@@ -54,19 +54,19 @@ class Record:
             self.is_complete.set()
 
     async def rest(self) -> None:
-        """A moment before the next call, as client libraries take it."""
+        """Pause before the next call, as client libraries do."""
         await asyncio.sleep(REST_SECONDS)
 
 
 async def work(consumer: Consumer, record: Record) -> None:
-    """Receive and acknowledge until cancelled, whatever ends meanwhile."""
+    """Receive and acknowledge until cancelled, through all faults."""
     while True:
         try:
             frames = await consumer.frames(batch_size=8, invisible=10, wait=5)
             messages = [each.message for each in frames if each.HasField("message")]
             record.received(messages)
             if not messages:
-                # Some errors come at once.
+                # Some errors come immediately.
                 await record.rest()
                 continue
             answer = await consumer.acknowledge(*map(handle, messages))
@@ -103,7 +103,7 @@ async def test_a_process_is_killed_while_receivers_go_on(victim: str) -> None:
                     await asyncio.to_thread(local.kill, victim)
                     await asyncio.to_thread(local.start, victim)
                 await record.is_complete.wait()
-                # Nothing stays behind: what was not acknowledged comes again, and is then.
+                # Messages without an acknowledgement come again, and are acknowledged then.
                 await answered(
                     lambda: cluster.admin.lag("survivors", topic), lambda lag: not lag.total_lag
                 )
@@ -111,7 +111,7 @@ async def test_a_process_is_killed_while_receivers_go_on(victim: str) -> None:
                     worker.cancel()
             for client in clients:
                 await client.__aexit__(None, None, None)
-            # What was acknowledged is on disk: nobody gets it again.
+            # Acknowledged messages are on disk: no receiver gets them again.
             assert record.came_back == []
 
 
@@ -153,7 +153,7 @@ async def test_of_a_thousand_push_consumers_half_vanish_and_others_get_what_thos
             lost = {held[client.client_id].body for client in dead}
             assert {message.body for message in again} == lost
             assert {each.system_properties.delivery_attempt for each in again} == {2}
-            # Longer than what was not renewed would have lasted.
+            # Longer than a lease without a renewal.
             with suppress(TimeoutError):
                 await asyncio.wait_for(is_over.wait(), max(began + 75 - loop.time(), 0))
             assert await heir.receive(wait=0) == []
@@ -170,11 +170,11 @@ async def test_of_a_thousand_push_consumers_half_vanish_and_others_get_what_thos
 
 
 class Sharing(WireClient):
-    """A client on another one's connection.
+    """A client on another client's connection.
 
     Args:
-        other: whose.
-        client_id: what it calls itself.
+        other: the other client.
+        client_id: its own client id.
     """
 
     def __init__(self, other: WireClient, client_id: str) -> None:

@@ -15,7 +15,7 @@ Change = tuple[str, tuple[ReceiptHandle, ...], int, bool, bool]
 
 
 class NotingEngine:
-    """Answers and records every change."""
+    """Replies to and records every change."""
 
     def __init__(self) -> None:
         self.changes: asyncio.Queue[Change] = asyncio.Queue()

@@ -1,4 +1,4 @@
-"""Receipt handles: what comes back is what was given, or refused."""
+"""Receipt handles: a returned handle equals the issued one, or is refused."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Clients whose calls reach several gateways keep their messages whichever gateway hears them."""
+"""Clients whose calls reach several gateways keep their messages, whichever gateway they call."""
 
 import asyncio
 import signal
@@ -33,7 +33,7 @@ from support.tcp_gate import TcpGate
 
 # A minute by default. Gateways report a client six times in a lease.
 LEASE_SECONDS = 6.0
-# Of a busy machine.
+# Allowance for a busy machine.
 LATE_SECONDS_MAX = 10.0
 WORKER = "host@1@0@worker"
 
@@ -58,7 +58,7 @@ async def gateways(local_cluster: LocalCluster) -> AsyncIterator[Sequence[Runnin
 async def beating(
     group: str, addresses: Sequence[str], client_id: str = WORKER
 ) -> AsyncIterator[None]:
-    """A client's heartbeats, to one gateway after the other."""
+    """Send a client's heartbeats to one gateway after another."""
     async with AsyncExitStack() as stack:
         clients = [
             await stack.enter_async_context(WireClient(address, client_id)) for address in addresses
@@ -78,7 +78,7 @@ async def beating(
 
 
 async def received_within(consumer: Consumer, seconds: float) -> list[d.Message]:
-    """What comes within a time; nothing if that is over."""
+    """Return the messages that arrive within a time."""
     ends_at = time.monotonic() + seconds
     while (left := ends_at - time.monotonic()) > 0:
         if got := await consumer.receive(wait=min(left, 5.0), renewed=True):
@@ -277,7 +277,7 @@ async def test_lite_topics_that_were_subscribed_to_at_one_gateway_are_received_a
         got = await there.receive(wait=10)
         assert bodies(got) == [b"1"]
         assert (await there.acknowledge(*map(handle, got))).status.code == Code.OK
-        # What is added at either one is known to the other one.
+        # Additions at one gateway are known to the other.
         await there.subscribe("two")
         await there.send("two", b"2")
         assert bodies(await here.receive(wait=10)) == [b"2"]

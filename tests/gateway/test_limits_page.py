@@ -1,4 +1,4 @@
-"""docs/use/gateway-limits.md: its figures are those of the code, and each error has its row."""
+"""docs/use/gateway-limits.md has the numbers of the code, and a row for each error."""
 
 import re
 from pathlib import Path
@@ -60,7 +60,7 @@ FIGURES = {
 
 
 def rows(table: str) -> dict[str, list[str]]:
-    """The other cells of each row of a table, by the first cell."""
+    """Return the other cells of each row of a table, by the first cell."""
     lines = [
         re.split(r"(?<!\\) \| ", line[2:-2]) for line in table.splitlines() if line[:2] == "| "
     ]

@@ -49,7 +49,7 @@ async def test_a_group_of_any_rule_reads_a_lite_topic_from_its_first_message(
 ) -> None:
     topic = await lite_parent(cluster, "begun-before")
     for rule in (NEW_QUEUE_RULE_UNSPECIFIED, EXACT, CLASSIC):
-        # As `rockoon group create --fifo yes --attribute lite.bind.topic=...` makes it.
+        # As `rockoon group create --fifo yes --attribute lite.bind.topic=...` creates it.
         config = GroupConfig(name=f"rule-{rule}", fifo=True, new_queue_rule=rule)
         config.attributes["lite.bind.topic"] = topic
         await cluster.admin.create_group(config)
@@ -342,7 +342,7 @@ async def test_the_last_subscriber_of_an_exclusive_group_takes_over_and_the_firs
         assert got.body == b"1"
         await taker.acknowledge(handle(got))
         assert bodies(await first.receive_all(1)) == [b"2"]
-        # It says all that it reads before it has heard that one of them is another's.
+        # It sends its whole list before it learns that one of them belongs to another client.
         await first.subscribe("one", "two", action=d.COMPLETE_ADD, version=1)
         await first.send("one", b"3")
         assert await first.receive(wait=0) == []
@@ -389,7 +389,7 @@ async def test_types_and_groups_that_do_not_fit_are_refused(
     assert lite.status.code == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
     other = LiteConsumer(client, "others", "untyped")
     assert (await other.sync("one")).status.code == Code.ILLEGAL_TOPIC
-    # A group is bound to one parent, and reads nothing else.
+    # A group is bound to one parent, and reads no other topic.
     await lite_parent(cluster, "typed-too")
     crossed = LiteConsumer(client, consumer.group, "typed-too")
     assert (await crossed.sync("one")).status.code == Code.ILLEGAL_TOPIC
@@ -434,7 +434,7 @@ async def test_quotas_of_a_client_and_of_the_gateway(
         many = LiteConsumer(client, "many", topic)
         answer = await many.sync(*(f"n{number}" for number in range(there + 1)))
         assert answer.status.code == Code.LITE_TOPIC_QUOTA_EXCEEDED
-        # Subscriptions leave room for who sends.
+        # Subscriptions leave space for producers.
         await many.send("sent", b"1")
     every = await cluster.admin.list_topics(include_system=True)
     lite = sum(lite_topic_of(each.name) is not None for each in every)
@@ -451,6 +451,6 @@ async def test_quotas_of_a_client_and_of_the_gateway(
         running_gateway(local_cluster, lite_topics_max=1) as full,
         WireClient(full.address) as client,
     ):
-        # Also what other gateways have made counts, from the first one on.
+        # Topics of other gateways count too, from the first one on.
         answer = await client.send(lite_message(topic, "one-more", b"x"))
         assert answer.status.code == Code.LITE_TOPIC_QUOTA_EXCEEDED

@@ -1,4 +1,4 @@
-"""Lite topics that nobody sends to are gone after their time, and nothing else is."""
+"""Lite topics without new messages are deleted after their time, and no others."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -23,14 +23,14 @@ MINUTES = 30
 
 
 class Later:
-    """A gateway's look, some minutes from now by the brokers' clocks."""
+    """Run a gateway's check, some minutes from now by the brokers' clocks."""
 
     def __init__(self, cluster: rockoon.Cluster) -> None:
         self.minutes = 0
         self.behind_answers: Callable[[], Awaitable[None]] | None = None
-        """Happens once, when brokers have answered."""
+        """Called once, when brokers have replied."""
         self.answer: Callable[[QueueEnds], QueueEnds] = lambda each: each
-        """What a broker says in another case."""
+        """Reply of a broker in another case."""
         self.subscriptions = LiteSubscriptions()
         self._cluster = cluster
         self._expiry = Expiry(
@@ -54,7 +54,7 @@ class Later:
         await self._expiry.scan()
 
     async def there(self, parent: str) -> dict[str, bool]:
-        """Lite topics of a parent, and whether they are open."""
+        """Return the lite topics of a parent, and whether they are open."""
         prefix = stored_lite_topic(parent, "")
         return {
             each.name.removeprefix(prefix): each.writable
@@ -79,7 +79,7 @@ async def test_one_that_is_idle_is_closed_first_and_deleted_later(
     assert await later.there("idle") == {"one": False}
     await later.look(MINUTES + 1)
     assert await later.there("idle") == {}
-    # Who sends makes it anew; who had read it begins anew.
+    # A producer creates it again; its former readers begin again.
     await consumer.send("one", b"2")
     await consumer.subscribe("one")
     assert bodies(await consumer.receive_all(1)) == [b"2"]
@@ -93,7 +93,7 @@ async def test_who_sends_to_one_that_is_closed_or_was_deleted_just_now_opens_it(
     await consumer.send("one", b"1")
     for is_deleted in (False, True, False, True):
         closed = await cluster.admin.update_topic(stored, permissions=CLOSED)
-        # The broker has heard of it when it answers, as it has when somebody deletes.
+        # The broker has received it when it replies, as after a deletion by a client.
         await ask_queue_ends(cluster, closed)
         if is_deleted:
             await cluster.admin.delete_topic(stored)
@@ -158,7 +158,7 @@ def still_open(ends: QueueEnds) -> QueueEnds:
 
 
 def behind(ends: QueueEnds) -> QueueEnds:
-    """As of a broker that knows of an earlier closing, and not yet that it was opened since."""
+    """As of a broker that knows an earlier closing, and not yet the later opening."""
     return replace(ends, route_revision=1)
 
 
@@ -184,7 +184,7 @@ async def test_one_that_was_made_anew_is_not_as_old_as_the_one_before(
     await consumer.subscribe("one")
     await later.look(0)
     await cluster.admin.delete_topic(stored_lite_topic("anew", "one"))
-    # Until the gateway has heard of it.
+    # Until the gateway has received it.
     while "one" not in await later.there("anew"):
         await consumer.subscribe("one")
     await later.look(MINUTES + 1)
@@ -204,7 +204,7 @@ async def test_what_is_read_stays_while_there_is_something_left_and_while_it_is_
         followed.add(["followed"])
         await later.look(MINUTES + 1)
         later.minutes += MINUTES + 1
-        # Those without a message are idle from when they were seen first.
+        # Topics without a message are idle from the first check that saw them.
         await later.look(2 * MINUTES + 2)
     there = await later.there("read")
     assert there["left"], "somebody has a message to read there"

@@ -1,4 +1,4 @@
-"""What wakes a lite consumer that waits."""
+"""Events that wake a waiting lite consumer."""
 
 import asyncio
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ SECONDS_MAX = 60.0
 
 
 class EveryLiteTopic(LiteTopics):
-    """Each one that is asked for is there."""
+    """Every requested topic exists."""
 
     def __init__(self) -> None:
         pass
@@ -25,7 +25,7 @@ class EveryLiteTopic(LiteTopics):
 
 
 class Waiting:
-    """An engine that has no messages, and says what is received from."""
+    """An engine without messages, which records the topics of receives."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Queue[list[str]]()

@@ -41,7 +41,7 @@ from rockoon_runtime.settings import SettingsError
 from rockoon_runtime.telemetry.telemetry import TelemetrySettings
 from support.eventually import answered
 
-# Applied by Frontend, which tests/cluster/test_live_settings.py covers.
+# Applied by Frontend; tests/cluster/test_live_settings.py tests it.
 OF_EVERY_SERVICE = {*live_names(ConnectionSettings), *live_names(TelemetrySettings)}
 # New value of each other live setting, and the part that uses it.
 USED: dict[str, tuple[Any, str]] = {
@@ -146,13 +146,13 @@ async def test_a_nameserver_that_does_not_answer_is_named_beside_the_gateways(
         assert found.keys() == {"a", away}
         assert found["a"] is None
         assert isinstance(found[away], NameserverUnavailable)
-        # The nameserver away may be, or may know, the process that was asked for.
+        # The unreachable nameserver may be, or may know, the named process.
         for service in ("gateway", "nameserver"):
             with pytest.raises(NameserverUnavailable, match=away):
                 await settings.describe(service, "b")
         with pytest.raises(NameserverUnavailable, match=away):
             await settings.set("gateway", "body_bytes_max", "1KiB", "b")
-        # The gateways that are known can be changed.
+        # The known gateways can be changed.
         (changed,) = await settings.set("gateway", "body_bytes_max", "1KiB", "a")
         assert changed.error is None
         found = {
@@ -218,7 +218,7 @@ async def test_a_caller_without_a_key_changes_nothing_while_clients_need_no_key(
 @pytest.mark.parametrize("address", ["0.0.0.0:8085", ":8085", "[::]:0"])
 async def test_an_address_that_operators_cannot_call_is_refused_at_the_start(address: str) -> None:
     stop = Stop()
-    # A gateway that accepts the address ends without a nameserver.
+    # A gateway with this address ends without a nameserver.
     stop.request("the test is over")
     with pytest.raises(SettingsError, match="admin_advertise is empty, and callers cannot dial"):
         await serve(GatewaySettings(admin_listen=address), stop)

@@ -19,7 +19,7 @@ from rockoon_proto.v1.settings_pb2_grpc import SettingsStub
 
 
 async def stored(cluster: LocalCluster, ca: Path | None = None) -> Code:
-    """What a send through the gateway is answered."""
+    """Return the reply to a send through the gateway."""
     assert cluster.gateway is not None
     async with (
         rockoon.connect(cluster.nameservers, tls=cluster.tls, access=cluster.access) as connected,
@@ -37,7 +37,7 @@ async def test_it_is_there_when_it_is_asked_for_and_keeps_nothing(
     async with LocalCluster(tmp_path / "data", single=single, gateway=0) as cluster:
         assert await stored(cluster) == Code.OK
         if not single:
-            # It waits for nameservers, and finds them again.
+            # It waits for nameservers, and connects to them again.
             cluster.restart("gateway")
             assert await stored(cluster) == Code.OK
     async with LocalCluster(tmp_path / "data", single=single) as cluster:

@@ -1,4 +1,4 @@
-"""The memory of clients that have left is free."""
+"""The memory of clients that have left is released."""
 
 import asyncio
 import gc
@@ -25,7 +25,7 @@ RETURN_SECONDS_MAX = 60.0
 
 
 def living() -> Counter[str]:
-    """Objects of each kind that exist now."""
+    """Return the number of existing objects of each kind."""
     gc.collect()
     return Counter(type(each).__name__ for each in gc.get_objects() if isinstance(each, KINDS))
 

@@ -1,4 +1,4 @@
-"""What a gateway measures: what its clients did, by labels of which there is an end."""
+"""Metrics of a gateway: calls of its clients, with a bounded number of labels."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -86,7 +86,7 @@ async def test_messages_are_counted_by_topic_and_by_who_got_them(
     assert sent == 3
     given = {"topic": "measured", "consumer_group": "measurers"}
     assert page.total("rockoon_gateway_messages_out_total", **given) == 3
-    # All that alerts and the dashboard ask for is there; these two have tests of their own.
+    # All metrics of alerts and of the dashboard exist; these two have separate tests.
     assert {metric.name for metric in TABLE} - page.samples.keys() == {
         "rockoon_gateway_refusals_total",
         "rockoon_gateway_parked_receivers",

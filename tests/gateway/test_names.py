@@ -1,4 +1,4 @@
-"""Names that clients give."""
+"""Names in requests of clients."""
 
 import pytest
 
@@ -50,7 +50,7 @@ def test_a_resource_is_one_name_in_the_cluster_and_back(
         assert checked_topic(resource, "another") == in_cluster
     assert cluster_name(resource) == in_cluster
     assert resource_of(in_cluster, namespace) == Resource(resource_namespace=namespace, name=name)
-    # The namespace of the caller counts for a resource without one, which has it from then on.
+    # The caller's namespace is used for a resource without one, from then on.
     bare = Resource(name=name)
     assert cluster_name(bare, namespace) == checked_topic(bare, namespace) == in_cluster
     assert bare == resource

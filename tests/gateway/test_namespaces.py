@@ -155,7 +155,7 @@ async def test_routes_assignments_and_settings_repeat_what_the_client_says(
 async def test_a_namespace_that_only_the_header_names_counts_for_every_resource(
     gateway: RunningGateway, cluster: rockoon.Cluster
 ) -> None:
-    """Node.js puts it into no resource that its consumers name."""
+    """Node.js sets it in no resource that its consumers name."""
     async with (
         WireClient(gateway.address, "by-header", {NAMESPACE: "north"}) as by_header,
         WireClient(gateway.address, "by-name", {NAMESPACE: "north"}, namespace="south") as by_name,
@@ -195,7 +195,7 @@ async def test_messages_of_a_group_are_in_order_in_each_namespace(
             assert (await sender.send(one)).status.code == Code.OK
     first, other = (Consumer(each, "sorted", "sorted") for each in (east, west))
     (held,) = await first.receive_all(1, batch_size=1)
-    # What is held in one namespace holds up nothing in another.
+    # Messages held in one namespace do not block another one.
     for number in (b"1", b"2"):
         (got,) = await other.receive_all(1, batch_size=1)
         assert got.body == number

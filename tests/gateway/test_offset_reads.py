@@ -1,4 +1,4 @@
-"""Reading by offset, which RocketMQ's protocol has and its proxy does not answer."""
+"""Reads by offset: calls of RocketMQ's protocol that its proxy does not serve."""
 
 import zlib
 from dataclasses import replace
@@ -23,7 +23,7 @@ NOBODY = GatewayCall("client", "", "", "", None, None)
 
 
 async def filled(cluster: rockoon.Cluster, topic: str, count: int = 5) -> d.MessageQueue:
-    """A topic of one queue with messages; its queue."""
+    """Create a topic of one queue with messages; return its queue."""
     route = await cluster.admin.create_topic(topic, queues_per_broker=1)
     (queue,) = route.queues
     async with cluster.producer() as producer:
@@ -230,7 +230,7 @@ async def test_beginning_end_and_the_offset_of_a_time(
 
     assert await asked(d.BEGINNING) == 0
     assert await asked(d.END) == 5
-    # Messages of one millisecond are one place in time.
+    # Messages of one millisecond are one position in time.
     assert 0 <= await asked(d.TIMESTAMP, timestamp=at) <= 3
     later = Timestamp(seconds=at.seconds + 3600)
     assert await asked(d.TIMESTAMP, timestamp=later) == 5

@@ -1,8 +1,8 @@
-"""What the pages about gateways tell people to type is taken by what they type it into.
+"""Commands and programs on the pages about gateways are accepted as written.
 
-The programs of docs/use/gateway-clients.md are run by `make conformance`, and its Python one in
-tests/conformance; the application of docs/use/gateway-spring.md by `make spring`; the trigger of
-docs/operate/scaling.md meets the manifests in tests/deploy.
+`make conformance` runs the programs of docs/use/gateway-clients.md, tests/conformance its Python
+program, and `make spring` the application of docs/use/gateway-spring.md; tests/deploy checks the
+trigger of docs/operate/scaling.md against the manifests.
 """
 
 import ast
@@ -47,7 +47,7 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def typed() -> Iterator[str]:
-    """Every command line of the pages."""
+    """Return all command lines of the pages."""
     for page in PAGES:
         text = (DOCS / page).read_text()
         for language, block in FENCE.findall(text):
@@ -57,7 +57,7 @@ def typed() -> Iterator[str]:
 
 
 def options_of_groups() -> list[str]:
-    """The table of what a group says, each as the end of its command."""
+    """Return the table of a group's settings, each as the end of its command."""
     table = (DOCS / "gateway-consumers.md").read_text().partition("`rockoon group create GROUP`")[2]
     return re.findall(r"^\| .* \| `(--[^`]+)`", table.partition("\n\n")[0], re.MULTILINE)
 
@@ -71,7 +71,7 @@ def test_commands_for_a_cluster_are_taken_by_one(
     commands = [each for each in dict.fromkeys(typed()) if not each.startswith("rockoon up")]
     commands = [each for each in commands if each.startswith("rockoon ")]
     assert "rockoon topic create orders" in commands
-    # Named without what they are about.
+    # Named without their object.
     commands = [each for each in commands if each not in MENTIONED]
     commands += [f"rockoon group create group-{n} {each}" for n, each in enumerate(options)]
     for command in commands:
@@ -88,7 +88,7 @@ async def test_a_cluster_with_a_gateway_starts_as_the_page_says(
     port = choose_port()
     gateway = choose_port({port})
     options = shlex.split(command)[2:]
-    # 8081 may be somebody's here.
+    # Another program may use 8081 here.
     with up(tmp_path / "data", port, *options, "--gateway-port", str(gateway)) as running:
         assert f"endpoints 127.0.0.1:{gateway}" in running.shown
         run(port, "topic", "create", "orders")
@@ -110,7 +110,7 @@ def test_settings_are_those_that_there_are_and_may_have_the_values() -> None:
     for page in PAGES:
         found = re.findall(r"`([a-z][a-z_]+) = ([^`]+)`", (DOCS / page).read_text())
         for name, value in found:
-            # How a young topic is begun is the offset service's to say.
+            # The offset service decides how a young topic begins.
             service = GatewaySettings if name != "new_queue_rule" else OffsetSettings
             load(service, "any", file=None, environment={}, arguments={name: value})
             named.add(name)

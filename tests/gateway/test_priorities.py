@@ -1,4 +1,4 @@
-"""Priorities through the gateway: of what can be received the highest comes first."""
+"""Priorities through the gateway: of the messages that can be received the highest comes first."""
 
 import random
 from itertools import pairwise
@@ -20,7 +20,8 @@ PRIORITIES = {"message.type": "PRIORITY"}
 async def with_priorities(
     client: WireClient, cluster: rockoon.Cluster, name: str, priorities: list[int]
 ) -> Consumer:
-    """A topic of ten queues with a message of each priority, in this order; its consumer."""
+    """Create a topic of ten queues with a message of each priority, in this order; return its
+    consumer."""
     await cluster.admin.create_topic(name, queues_per_broker=10, attributes=PRIORITIES)
     for number, priority in enumerate(priorities):
         sent = message(
@@ -72,7 +73,7 @@ async def test_what_comes_later_with_a_higher_priority_overtakes_and_what_failed
     assert low.body == b"3"
     late = message("overtaking", b"9", "late", message_type=d.PRIORITY, priority=9)
     assert (await client.send(late)).status.code == Code.OK
-    # What another group was given the gateway has heard of.
+    # The gateway has learnt of deliveries to another group.
     assert b"9" in bodies(await Consumer(client, "witnesses", consumer.topic).receive_all(4))
     assert bodies(await consumer.receive_all(1, batch_size=1)) == [b"9"]
 

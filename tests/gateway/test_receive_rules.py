@@ -1,4 +1,4 @@
-"""What a ReceiveMessage may ask for, as a table."""
+"""Valid and invalid ReceiveMessage requests, as a table."""
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
@@ -111,7 +111,7 @@ def test_filters(kind: FilterType.ValueType, text: str, meant: str) -> None:
         (FilterType.SQL, ""),
         (FilterType.SQL, "a >"),
         (FilterType.TAG, "||"),
-        # Kept while somebody wants it, and for a while after.
+        # Kept while a call needs it, and for some time after.
         (FilterType.TAG, "x" * 16_385),
         (FilterType.TAG, "||".join(map(chr, range(0x4E00, 0x4E00 + 4097)))),
         (FilterType.SQL, "a = '" + "x" * 4097 + "'"),

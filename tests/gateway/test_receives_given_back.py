@@ -1,4 +1,4 @@
-"""What a receive acquires and does not deliver is others' at once, and that does not count."""
+"""Acquired messages that a receive does not deliver are free immediately, and do not count."""
 
 import zlib
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ CALL = GatewayCall("client", "JAVA", "5", "peer", None, None)
 
 
 class EveryTopic(TopicRoutes):
-    """Each one that is asked for is there."""
+    """Every requested topic exists."""
 
     def __init__(self) -> None:
         pass
@@ -35,7 +35,7 @@ class EveryTopic(TopicRoutes):
 
 
 class EveryGroup(CachedGroups):
-    """Each one that is asked for is there."""
+    """Every requested topic exists."""
 
     def __init__(self) -> None:
         pass
@@ -45,7 +45,7 @@ class EveryGroup(CachedGroups):
 
 
 class Engine:
-    """It has these messages, and remembers what is given back."""
+    """Has these messages, and records the returned ones."""
 
     def __init__(self, messages: ReceivedMessages) -> None:
         self.messages = messages
@@ -69,7 +69,7 @@ class Engine:
 
 
 class Client:
-    """Takes what is written."""
+    """Accepts all writes."""
 
     def __init__(self) -> None:
         self.data = b""

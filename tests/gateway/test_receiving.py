@@ -1,6 +1,6 @@
-"""Messages are received, acknowledged and put off through the gateway, on a real cluster.
+"""Messages are received, acknowledged and postponed through the gateway, on a real cluster.
 
-Several are scenarios of RocketMQ's own GrpcBaseIT, whose names stand beside them.
+Several are scenarios of RocketMQ's own GrpcBaseIT; their docstrings have its names.
 """
 
 import asyncio
@@ -265,7 +265,7 @@ async def test_a_message_that_fails_too_often_is_a_dead_letter_with_its_id(
         (message,) = await consumer.receive_all(1)
         assert message.system_properties.delivery_attempt == attempt
         await consumer.change(handle(message), 0)
-    # Whoever asks next has it buried, and gets nothing.
+    # The next call makes it a dead letter, and gets no message.
     dead = Consumer(client, "undertakers", "%DLQ%doomers")
     async with asyncio.TaskGroup() as tasks:
         asking = tasks.create_task(consumer.receive_all(1, wait=20))
@@ -303,7 +303,7 @@ async def test_a_message_is_forwarded_to_the_dead_letters(
 async def test_what_a_client_did_not_take_before_it_went_is_anothers_at_once(
     gateway: RunningGateway, cluster: rockoon.Cluster
 ) -> None:
-    # More than fits between the two, so that the gateway is still writing when the client goes.
+    # More than fits between the two, so that the gateway still writes when the client leaves.
     topic = await topic_with(cluster, "untaken", [bytes(1 << 20) for _ in range(24)])
     async with WireClient(gateway.address, "goes") as first, WireClient(gateway.address) as second:
         request = Consumer(first, "takers", topic).request(batch_size=32, invisible=600)

@@ -1,4 +1,4 @@
-"""Reports of many clients while the offset service is slow or away."""
+"""Reports of many clients while the offset service is slow or unreachable."""
 
 import asyncio
 from collections.abc import Iterable
@@ -37,7 +37,7 @@ class NoLiteTopics(SharedSubscriptions):
 
 
 class Service:
-    """Answers reports; a report of a client in `slow` fails."""
+    """Replies to reports; a report of a client in `slow` fails."""
 
     def __init__(self, lease_ms: int = 60_000) -> None:
         self.lease_ms = lease_ms
@@ -131,7 +131,7 @@ async def test_producers_are_reported_with_their_topics_and_when_they_close() ->
     )
     assert (told.details.address, told.details.version) == ("ipv4:10.0.0.1:7", "5.2")
     assert told.details.client_type == "producer"
-    # Not again until a sixth of the lease is over.
+    # Not again until a sixth of the lease has passed.
     presence.record_call(call)
     await reports.report()
     assert len(service.producers) == 1

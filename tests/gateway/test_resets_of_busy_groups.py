@@ -1,4 +1,4 @@
-"""Groups that read and write are reset, by the command line, the Admin service and the SDK."""
+"""Resets of groups that read and write: by the command line, the Admin service and the SDK."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ QUEUES = 2
 BATCH = 8
 SHIFT = 40
 BACK_MS = 400
-# Between two sends.
+# Pause between two sends.
 PAUSE_SECONDS = 0.01
 LATER_MS = 3_600_000
 # A command is a process, which costs more than the rest of a reset.
@@ -53,8 +53,8 @@ class BusyGroup:
     """A group that reads without a pause.
 
     Attributes:
-        handled: queue and offset of each message, noted before it can be committed.
-        refused: acknowledgements that came after a reset.
+        handled: queue and offset of each message, recorded before it can be committed.
+        refused: acknowledgements after a reset.
     """
 
     def __init__(self, cluster: rockoon.Cluster, name: str, topic: str) -> None:
@@ -75,12 +75,13 @@ class BusyGroup:
         return found
 
     async def check(self, mark: int, sentence: str, places: dict[int, int] | None = None) -> None:
-        """Check that progress was set by a reset or an undo, and grows by handled messages only.
+        """Check that a reset or an undo has set the progress, and only handled messages increase
+        it.
 
         Args:
             mark: length of `handled` before.
-            sentence: how the explanation of the progress begins.
-            places: the offset that each queue was reset to; None if it is not known.
+            sentence: beginning of the explanation of the progress.
+            places: the offset to which each queue was reset; None: unknown.
         """
 
         async def goes_on() -> bool:
@@ -158,7 +159,7 @@ async def wired(
 
 
 class Operator:
-    """Resets a group in one of several ways; each returns the id of the reset."""
+    """Ways to reset a group; each returns the id of the reset."""
 
     def __init__(self, cluster: rockoon.Cluster, gateway: str, forks: CommandForks) -> None:
         self._cluster = cluster
@@ -213,7 +214,7 @@ class Operator:
         return str(done.reset_id)
 
     async def undo(self, reset_id: str, number: int) -> dict[int, int]:
-        """Returns the offset that each queue goes back to."""
+        """Return the offset to which each queue returns."""
         if number % COMMANDS_EVERY == 0:
             steps = (await self.command("undo", reset_id))["steps"]
             return {each["queue_id"]: each["from_offset"] for each in steps}

@@ -1,4 +1,4 @@
-"""KEDA asks how much work there is."""
+"""KEDA queries the number of waiting messages."""
 
 import asyncio
 import socket
@@ -52,7 +52,7 @@ async def send(cluster: rockoon.Cluster, topic: str, count: int) -> None:
 
 
 async def work(cluster: rockoon.Cluster, topic: str, group: str, count: int) -> None:
-    """A topic with so many messages, all of which are before a group that has begun."""
+    """Create a topic with this number of messages, all of which a group has yet to read."""
     route = await cluster.admin.create_topic(topic, queues_per_broker=1)
     await send(cluster, topic, count)
     request = SubscribeRequest(group=group, topic=topic, create_group=True)
@@ -96,7 +96,7 @@ async def test_what_was_acknowledged_behind_a_slow_message_does_not_count(
         for each in received:
             if each is not slow:
                 await reader.ack(each)
-        # A consumer still works on it.
+        # A consumer still handles it.
         assert await metric(scaler, "slow-readers") == 1
         await reader.ack(slow)
         assert await metric(scaler, "slow-readers") == 0
@@ -172,7 +172,7 @@ async def test_a_group_that_never_began_is_active_as_soon_as_there_is_a_message(
 
 
 async def eventually_known(cluster: rockoon.Cluster, group: str) -> None:
-    """Wait until the offset service has heard of a group."""
+    """Wait until the offset service knows a group."""
 
     async def is_known() -> bool:
         try:

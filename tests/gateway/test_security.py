@@ -56,7 +56,7 @@ async def cluster(local_cluster: LocalCluster) -> AsyncIterator[rockoon.Cluster]
 
 @pytest.fixture
 def guarded(local_cluster: LocalCluster, tmp_path: Path) -> Open:
-    """Opens a gateway that has the secrets of some keys."""
+    """Start a gateway that has the secrets of some keys."""
     assert local_cluster.access is not None
     secret = local_cluster.access.secret
 
@@ -73,7 +73,7 @@ def guarded(local_cluster: LocalCluster, tmp_path: Path) -> Open:
 
 
 def signed(key: AccessKey, *, behind: str = "", upper: bool = False) -> dict[str, str]:
-    """The headers of a call by a key; `behind` stands behind its name, as Go and C++ have it."""
+    """Return the headers of a call by a key; `behind` follows its name, as in Go and C++."""
     signature = signature_of(key.secret, DATE)
     return {
         "x-mq-date-time": DATE,
@@ -190,7 +190,7 @@ async def test_who_consumes_needs_to_read_the_group_and_the_topic_it_names(
             assert (await stranger.acknowledge(handle(bill))).status.code == Code.UNAUTHORIZED
             assert (await stranger.change(handle(bill), 0)).status.code == Code.UNAUTHORIZED
             assert (await stranger.forward(handle(bill))).status.code == Code.UNAUTHORIZED
-        # A client id belongs to the key that came with it first.
+        # A client id belongs to the key that used it first.
         ended = await twin.call("NotifyClientTermination", pb.NotifyClientTerminationRequest())
         assert ended.status.code == Code.UNAUTHORIZED
         assert (await twin.heartbeat(d.PRODUCER)).status.code == Code.UNAUTHORIZED
@@ -357,14 +357,14 @@ async def test_a_goodbye_by_another_key_frees_nothing_at_any_gateway(
         (kept,) = await Consumer(victim, "lenders", "loans").receive_all(
             1, batch_size=1, renewed=True
         )
-        # The twin holds a message, too: once that is free, its goodbye has come to the service.
+        # The twin holds a message, too: once that is free, the service has its unregistration.
         (left,) = await Consumer(twin, "lenders", "loans").receive_all(
             1, batch_size=1, renewed=True
         )
         assert (await twin.call("NotifyClientTermination", goodbye)).status.code == Code.OK
         (got,) = await Consumer(rival, "lenders", "loans").receive_all(1, wait=10)
         assert (got.body, got.system_properties.delivery_attempt) == (left.body, 2)
-        # Nor does it help to call the offset service itself, in the name of another key.
+        # A call to the offset service itself, with the name of another key, does not help either.
         name = ClientName(group="lenders", client_id="one", key_id="honest")
         report = ReportClientsRequest(
             gateway="g", gateway_id="g", clients=[ClientReport(name=name, goodbye=True)]
@@ -480,12 +480,12 @@ async def test_a_telemetry_stream_goes_by_what_its_key_may_do_by_then(
             soon = half.system_properties.orphaned_transaction_recovery_duration
             soon.CopyFrom(Duration(seconds=1))
         assert (await client.send(*halves)).status.code == Code.OK
-        # While both may be, they are asked in turn.
+        # While both are permitted, they are used in turn.
         for _ in halves:
             assert (await own.next()).HasField("recover_orphaned_transaction_command")
         await stream.send(pb.TelemetryCommand(settings=producer_settings("halves")))
         with pytest.raises(grpc.RpcError):
-            # The stream ends before anything else came by it.
+            # The stream ends before another message.
             await stream.next()
 
 
@@ -504,7 +504,7 @@ async def test_where_keys_are_optional_a_wrong_one_is_refused_all_the_same(
 async def test_clients_may_come_by_tls_or_plainly_to_a_cluster_of_its_own_kind(
     tmp_path: Path,
 ) -> None:
-    """RocketMQ's clients show no certificate, which services of this cluster ask for."""
+    """RocketMQ's clients show no certificate, which services of this cluster require."""
     outside = Authority(tmp_path / "outside")
     own = outside.issue("gateway", hosts=("gateway", "localhost", "127.0.0.1"))
     with LocalCluster(single=True, tls="mutual") as mutual:
@@ -580,7 +580,7 @@ async def test_who_may_not_write_a_group_moves_none_of_its_progress_by_subscribi
         assert answer.status.code == Code.UNAUTHORIZED
         assert await cluster.admin.progress(topic=stored) == before
         assert await listener.receive(wait=0) == [], "nor is it subscribed"
-        # It may read on where the group is.
+        # It may continue to read at the group's progress.
         await listener.subscribe("one")
         await talker.subscribe("one", action=d.PARTIAL_REMOVE)
         (second,) = await listener.receive_all(1)

@@ -1,4 +1,4 @@
-"""What clients send is stored as they sent it, refused with the right code, and kept in order."""
+"""Messages of clients are stored unchanged, refused with the right code, and kept in order."""
 
 import asyncio
 import gzip
@@ -354,7 +354,7 @@ async def test_a_request_whose_bodies_unpack_to_too_much_is_refused(
     packed = gzip.compress(bytes(4 << 20))
     bombs = [message("bombs", packed, f"id-{n}", body_encoding=d.GZIP) for n in range(33)]
     assert (await client.send(*bombs)).status.code == Code.MESSAGE_BODY_TOO_LARGE
-    # Members of no bytes: hardly packed, and much to look through.
+    # Members without bytes: hardly compressed, and slow to check.
     empty = gzip.compress(b"") * (5 << 20 >> 4)
     answer = await client.send(message("bombs", empty, body_encoding=d.GZIP))
     assert answer.status.code == Code.MESSAGE_BODY_TOO_LARGE

@@ -1,4 +1,4 @@
-"""Several gateways on one port: whoever connects gets one of them, and any of them may go."""
+"""Several gateways on one port: a client connects to one of them, and each of them may end."""
 
 import asyncio
 import signal
@@ -21,7 +21,7 @@ from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
 from support.eventually import eventually
 from support.waiting import DEADLINE_SECONDS, pauses
 
-# The kernel chooses at random: all on one of two gateways in one of two milliards of runs.
+# The kernel chooses at random: all on one of two gateways in one of two billion runs.
 CLIENTS = 32
 
 
@@ -43,7 +43,8 @@ async def on_one_port(cluster: LocalCluster, folder: Path) -> AsyncIterator[Sequ
 
 
 async def sent(client: WireClient, topic: str, body: bytes) -> int:
-    """How many tries a send takes, by a client that makes it again where its gateway is gone."""
+    """Return the number of attempts of a send, by a client that repeats it if its gateway is
+    gone."""
     tries = 0
     async with asyncio.timeout(DEADLINE_SECONDS):
         for pause in pauses():
@@ -81,10 +82,10 @@ async def test_one_of_two_is_killed_and_clients_of_both_go_on(
         tries = [await sent(client, topic, b"behind") for client in clients]
         await eventually(lambda: any(each.done() for each in ended))
         stayed = [not each.done() for each in ended]
-        # A connection stays with its gateway: those of the other one noticed nothing.
+        # A connection stays with its gateway: clients of the other one noticed nothing.
         assert 0 < sum(stayed) < CLIENTS
         assert all(count == 1 for count, is_same in zip(tries, stayed, strict=True) if is_same)
-        # What one gave out, the other settles.
+        # One gateway issues handles, and the other settles their messages.
         for number, each in enumerate(received):
             answer = await consumers[number - 1].acknowledge(handle(each))
             assert answer.status.code == d.OK

@@ -1,4 +1,4 @@
-"""Times of requests: each has a range, and a time out of range is the caller's fault."""
+"""Times in requests: each has a range, and a time outside it is the caller's fault."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Half messages of clients: committed, rolled back, and asked about when nobody has ended them."""
+"""Half messages of clients: committed, rolled back, and checked if no client ends them."""
 
 import asyncio
 from collections.abc import Iterator
@@ -61,7 +61,7 @@ async def test_what_is_committed_is_read_and_what_is_rolled_back_is_not(
         # Brokers without a queue of the topic.
         "0000000000000001@nowhere",
         "0000000000000001@" + "b" * 101,
-        # Beyond an offset's 64 bits.
+        # Larger than an offset's 64 bits.
         "8000000000000000@broker-a",
         "ffffffffffffffff@broker-a",
     ):
@@ -88,7 +88,7 @@ async def test_any_gateway_ends_what_another_one_began(
 async def test_a_producer_of_the_topic_is_asked_when_the_sender_says_nothing(
     client: WireClient, cluster: rockoon.Cluster, local_cluster: LocalCluster
 ) -> None:
-    """Also one that came by another gateway, and has never sent anything."""
+    """Also a client that called another gateway, and has never sent a message."""
     await cluster.admin.create_topic("orphaned", queues_per_broker=1)
     sent = half("orphaned", b"who knows", "orphan")
     sent.system_properties.orphaned_transaction_recovery_duration.CopyFrom(Duration(seconds=1))
@@ -169,7 +169,7 @@ async def test_a_lower_bound_ends_the_checks_of_other_topics_at_once(
 async def test_producers_take_turns_in_being_asked(
     client: WireClient, cluster: rockoon.Cluster
 ) -> None:
-    """One that has no checker never answers, and its settings do not say so."""
+    """A client without a checker never replies, and its settings do not show this."""
     await cluster.admin.create_topic("shared", queues_per_broker=1)
     clients = [WireClient(client.address, f"producer@{number}") for number in range(2)]
     streams = [each.telemetry() for each in clients]

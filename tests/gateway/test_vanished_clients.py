@@ -1,4 +1,4 @@
-"""A thousand connected push consumers, of which half vanish without a word, again and again."""
+"""A thousand connected push consumers; half of them vanish without a message, repeatedly."""
 
 import os
 import queue
@@ -26,13 +26,13 @@ TESTS = Path(__file__).resolve().parents[1]
 COUNT = 500
 TOPIC, GROUP = "vanishing", "vanishers"
 LINE_SECONDS_MAX = 240.0
-# A client that no gateway hears holds its messages for a minute.
+# A client that calls no gateway holds its messages for a minute.
 BOUND_SECONDS = 60.0
-# Of a busy machine.
+# Allowance for a busy machine.
 LATE_SECONDS_MAX = 60.0
-# Of a client that says nothing something is known for so long; two minutes by default.
+# Time for which a silent client is known; two minutes by default.
 KNOWN_SECONDS = 30
-# The first two make room that the process keeps.
+# The first two allocate memory that the process keeps.
 ROUNDS = 3
 GROWTH_BYTES_MAX = 8 << 20
 LOOK_SECONDS = 0.2
@@ -43,7 +43,7 @@ RETURN_SECONDS_MAX = 75.0 + 60.0
 
 
 class ManyClients:
-    """The program of `many_clients`; a context manager."""
+    """The program `many_clients`; a context manager."""
 
     def __init__(self, address: str, prefix: str, log: Path, count: int = COUNT) -> None:
         self._lines = queue.Queue[str]()
@@ -75,7 +75,7 @@ class ManyClients:
 
     @property
     def got(self) -> Counter[tuple[str, int]]:
-        """Further messages that came: body and attempt."""
+        """Return further received messages: body and attempt."""
         return Counter(dict(list(self._got.items())))
 
     def tell(self, word: str) -> None:
@@ -102,7 +102,7 @@ class ManyClients:
 
 
 class Gateway:
-    """A cluster's gateway, as the system and its metrics show it."""
+    """A cluster's gateway, by the system's figures and its metrics."""
 
     def __init__(self, local: LocalCluster, metrics: str) -> None:
         assert local.gateway is not None
@@ -128,7 +128,7 @@ class Gateway:
 
 
 def until(what: str, holds: Callable[[], bool], seconds_max: float = LINE_SECONDS_MAX) -> float:
-    """Wait until something holds; returns seconds."""
+    """Wait until a condition is true; return seconds."""
     began = time.monotonic()
     while not holds():
         assert time.monotonic() - began < seconds_max, f"not in {seconds_max:.0f} s: {what}"
@@ -140,7 +140,7 @@ def until(what: str, holds: Callable[[], bool], seconds_max: float = LINE_SECOND
 def gateway(tmp_path: Path) -> Iterator[tuple[Gateway, rockoon.sync.Cluster]]:
     ports = PortBlock()
     metrics = f"127.0.0.1:{ports.choose()}"
-    # What others have on the disk is not what is tried out here.
+    # The fullness of the test machine's disk must not matter.
     roomy = {"disk_full_percent": 100, "disk_forced_percent": 100}
     own = {"metrics_listen": metrics, "client_seconds_max": KNOWN_SECONDS}
     settings = {"gateway": own, "broker": roomy}
@@ -197,7 +197,7 @@ def test_half_of_a_thousand_clients_vanish_and_the_others_get_what_they_held(
                     BOUND_SECONDS + LATE_SECONDS_MAX,
                 )
                 assert staying.got - before == Counter({(body, 2): 1 for body in wanted})
-                # Nobody waits for the vanished: what is new comes to the others, at once.
+                # No call waits for the vanished clients: the others get new messages immediately.
                 until(
                     "only the others wait",
                     lambda: at.measure("rockoon_gateway_parked_receivers") <= COUNT,

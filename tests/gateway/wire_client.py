@@ -1,4 +1,4 @@
-"""A client of the gateway, by its own stubs: each call as a client library would make it."""
+"""A client of the gateway with its own stubs: each call as a client library makes it."""
 
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -22,13 +22,13 @@ class WireClient:
     """One connection.
 
     Args:
-        address: the gateway's.
-        client_id: what it calls itself; empty for no header.
-        headers: further ones.
-        ca: PEM file of who signs the gateway's certificate; None for a plain connection.
+        address: address of the gateway.
+        client_id: its client id; empty: no header.
+        headers: further headers.
+        ca: PEM file of the authority of the gateway's certificate; None: a connection without TLS.
         server_name: name that the certificate must have; empty: the host of the address.
-        channel: to be used instead of gRPC's own; it is closed with this.
-        namespace: of all resources that it names.
+        channel: used instead of gRPC's own; it is closed with this.
+        namespace: namespace of all resources in its requests.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class WireClient:
         self.metadata = tuple({**own, **(headers or {})}.items())
         options = (
             ("grpc.max_receive_message_length", -1),
-            # A connection of its own; otherwise all of a process to one address share one.
+            # A separate connection; otherwise all channels of a process to one address share one.
             ("grpc.use_local_subchannel_pool", 1),
         )
         if channel is not None:
@@ -80,12 +80,12 @@ class WireClient:
         return d.Endpoints(scheme=d.IPv4, addresses=[d.Address(host=host, port=int(port))])
 
     async def call(self, rpc: str, request: Any, seconds: float = CALL_SECONDS_MAX) -> Any:
-        """A unary call."""
+        """Make a unary call."""
         place(request, self.namespace)
         return await getattr(self.stub, rpc)(request, metadata=self.metadata, timeout=seconds)
 
     async def frames(self, rpc: str, request: Any, seconds: float = CALL_SECONDS_MAX) -> list[Any]:
-        """All answers of a streaming call."""
+        """Return all replies of a streaming call."""
         place(request, self.namespace)
         call = getattr(self.stub, rpc)(request, metadata=self.metadata, timeout=seconds)
         return [answer async for answer in call]
@@ -107,7 +107,7 @@ class WireClient:
         resolution: d.TransactionResolution,
         **others: Any,
     ) -> d.Code:
-        """End the transaction of a half message; returns the code."""
+        """End the transaction of a half message; return the code."""
         fields = {
             "topic": d.Resource(name=topic),
             "message_id": entry.message_id,
@@ -146,8 +146,8 @@ class TelemetryStream:
     """One Telemetry stream.
 
     Args:
-        call: gRPC's.
-        namespace: of all resources in commands.
+        call: the call of gRPC.
+        namespace: namespace of all resources in commands.
     """
 
     def __init__(self, call: Any, namespace: str = "") -> None:
@@ -155,7 +155,7 @@ class TelemetryStream:
         self._namespace = namespace
 
     async def tell(self, settings: d.Settings) -> pb.TelemetryCommand:
-        """Send settings; returns what is answered first."""
+        """Send settings; return the first reply."""
         await self.send(pb.TelemetryCommand(settings=settings))
         return await self.next()
 
@@ -169,23 +169,23 @@ class TelemetryStream:
         return answer
 
     async def rest(self) -> AsyncIterator[pb.TelemetryCommand]:
-        """What comes until the server ends it."""
+        """Yield the commands until the server ends the stream."""
         while isinstance(answer := await self._call.read(), pb.TelemetryCommand):
             yield answer
 
     async def has_ended(self) -> None:
-        """Wait until it has, in whatever way."""
+        """Wait until the stream has ended, in any way."""
         with suppress(aio.AioRpcError):
             async for _ in self.rest():
                 pass
 
     async def close(self) -> None:
-        """End it as clients do."""
+        """End the stream as clients do."""
         await self._call.done_writing()
 
 
 def message(topic: str, body: bytes = b"body", message_id: str = "01", **system: Any) -> d.Message:
-    """A message as producers make them; `system` are further system properties."""
+    """Return a message as producers make it; `system` are further system properties."""
     born = Timestamp()
     born.FromMilliseconds(1_700_000_000_123)
     fields = {
@@ -206,7 +206,7 @@ def message(topic: str, body: bytes = b"body", message_id: str = "01", **system:
 
 
 def due(epoch_ms: int) -> Timestamp:
-    """A time on the wire."""
+    """Return a time in its wire form."""
     time = Timestamp()
     time.FromMilliseconds(epoch_ms)
     return time
