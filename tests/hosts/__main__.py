@@ -1,8 +1,8 @@
 """`make hosts`: cuts each pair of hosts apart, stops or kills each kind of process, and measures
-which calls fail and for how long.
+which calls fail, and for how long.
 
 Fills docs/measurements/availability.md and its picture. Exit status 1 if a message or progress was
-lost, progress went back, or a part of the cluster did not recover.
+lost, progress decreased, or a part of the cluster did not recover.
 """
 
 import argparse
@@ -57,7 +57,7 @@ def main() -> int:
         os.execvp(command[0], command)
     if arguments.with_stdin:
         threading.Thread(target=end_with_stdin, daemon=True).start()
-    # Members of the cluster come and go; what must hold is judged at the end.
+    # Members of the cluster come and go; the end of the trial checks the rules.
     logging.getLogger("rockoon").setLevel(logging.ERROR)
     pace = Pace(**{each.name: getattr(arguments, each.name) for each in fields(Pace)})
     shape = THREE_COPIES if arguments.copies > 1 else ONE_COPY
@@ -76,7 +76,7 @@ def main() -> int:
 
 
 def possible(cuts: Iterable[Cut]) -> Iterator[Cut]:
-    """Those that this machine can do; of the others it is said why they are left out."""
+    """Return the trials that this machine can run; print the reasons against the others."""
     for cut in cuts:
         reason = why_no_wires() if cut.slow else ""
         reason = library.why_not() if cut.deed is Deed.POWER else reason
@@ -103,7 +103,7 @@ def tell(result: Result) -> None:
 
 @contextmanager
 def own_directory() -> Iterator[Path]:
-    """A directory that goes away afterwards; those of runs that were killed go now."""
+    """Yield a directory that is deleted afterwards; those of killed runs are deleted now."""
     for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError), (left / "lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -117,7 +117,7 @@ def own_directory() -> Iterator[Path]:
 
 
 def end_with_stdin() -> None:
-    """Whoever started us is gone; the kernel ends what we have started."""
+    """The parent process has ended; the kernel ends the processes that this one has started."""
     received = b"?"
     while received:
         received = os.read(sys.stdin.fileno(), 1)

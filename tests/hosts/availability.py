@@ -1,8 +1,8 @@
-"""How available each kind of operation was in each half second. Pure.
+"""Availability of each kind of operation in each half second. Pure.
 
-An operation counts where it began, and counts as done when it was answered well within
-PROMPT_SECONDS. `receive` is what follows a message: it begins when the sender is told that the
-message is stored, and ends when the last group has handled it.
+An operation counts in the interval of its start, and as done if its reply arrived within
+PROMPT_SECONDS. `receive` follows a message: it starts when the sender gets the acknowledgement, and
+ends when the last group has handled the message.
 """
 
 from collections import defaultdict
@@ -15,7 +15,7 @@ KINDS = ("send", "ordered", "receive", "read", "commit", "route", "change")
 BUCKET_SECONDS = 0.5
 PROMPT_SECONDS = 1.0
 
-# Share of a bucket's operations that were done; None when none began.
+# Share of a bucket's operations that were done; None if none started.
 Share = float | None
 
 
@@ -28,15 +28,15 @@ class Timeline:
     shares: tuple[Share, ...]
 
     def short_seconds(self) -> float:
-        """For how long not everything was done."""
+        """Seconds in which not everything was done."""
         return sum(BUCKET_SECONDS for share in self.shares if share is not None and share < 1)
 
     def down_seconds(self) -> float:
-        """For how long nothing was done."""
+        """Seconds in which nothing was done."""
         return sum(BUCKET_SECONDS for share in self.shares if share == 0)
 
     def last_short_ns(self) -> int:
-        """When the last bucket ends in which not everything was done; `from_ns` if none."""
+        """End of the last bucket in which not everything was done; `from_ns` if there is none."""
         short = [i for i, share in enumerate(self.shares, 1) if share is not None and share < 1]
         return self.from_ns + bucket_ns(short[-1] if short else 0)
 
@@ -52,13 +52,13 @@ def timelines(
     from_ns: int,
     to_ns: int,
 ) -> list[Timeline]:
-    """One timeline of each of KINDS.
+    """Return one timeline of each of KINDS.
 
     Args:
-        operations: of the caller.
-        handled_ns: group → (queue, offset) → when it was first handled.
-        groups: those that read.
-        from_ns, to_ns: what is looked at.
+        operations: operations of the caller.
+        handled_ns: group → (queue, offset) → time of the first handling.
+        groups: groups that read.
+        from_ns, to_ns: range of the timelines.
     """
     prompt_ns = int(PROMPT_SECONDS * 1e9)
     done: dict[tuple[str, int], list[bool]] = defaultdict(list)

@@ -1,11 +1,11 @@
-"""A client on a host of its own that does one thing of each kind at a steady pace, for ever.
+"""A client on its own host that makes one call of each kind at a steady pace, without end.
 
 python -m hosts.caller NAMESERVERS TOPIC LOG NAME [read]
 
-A call leaves a line when it begins, `kind began_ns message`, and one when it ends, `kind began_ns
-ended_ns ok what`. The message is STREAM:NUMBER of what is sent, `-` with others. The clock is the
-machine's monotonic one, the same for all hosts. Nothing waits for anything else: a call that hangs
-delays no other one. Calls in progress are bounded by how long each may take.
+A call writes a line at its start, `kind began_ns message`, and one at its end, `kind began_ns
+ended_ns ok what`. The message is STREAM:NUMBER of a sent message, else `-`. The clock is the
+machine's monotonic one, the same for all hosts. No call waits for another one: a call that hangs
+delays no other. The timeouts of the calls limit the number of concurrent ones.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ ANYWHERE = 0.1
 
 
 class Caller:
-    """What one client does."""
+    """Calls of one client."""
 
     def __init__(self, cluster: rockoon.Cluster, topic: str, log: int, name: str) -> None:
         self._cluster = cluster
@@ -61,7 +61,7 @@ class Caller:
         self._ends: dict[MessageQueue, int] = {}
         self._epoch = 0
         self._queue = QueueRef()
-        # Just behind the last acknowledged message of that queue.
+        # Right after the last acknowledged message of that queue.
         self._reached = 0
 
     async def resolve(self) -> None:
@@ -99,7 +99,7 @@ class Caller:
         return f"{result.queue} {result.queue_offset}"
 
     async def read(self) -> str:
-        """Read some of a queue; returns queue, place, the queue's end, and what was there."""
+        """Read messages of a queue; return queue, offset, the queue's end, and the messages."""
         route = await self._cluster.route(self._topic)
         queue = self._chance.choice(route.queues)
         end = self._ends.get(queue, 0)
@@ -127,13 +127,13 @@ class Caller:
         )
         (result,) = answer.results
         refusal = errors.from_wire(result.error) if result.HasField("error") else None
-        # One of the calls that hung has overtaken another: what is stored is further on.
+        # One of the hanging calls has overtaken another: the stored offset is higher.
         if refusal is not None and not isinstance(refusal, errors.CommitBehind):
             raise refusal
         return str(entry.offset)
 
     async def change(self) -> str:
-        """What an administrator does: a nameserver has to write it into etcd."""
+        """Make an administrator's call: a nameserver must write it to etcd."""
         attributes = {"number": str(time.monotonic_ns())}
         group = await self._cluster.admin.update_group(
             GroupConfig(name=GROUP, attributes=attributes)
@@ -142,7 +142,7 @@ class Caller:
 
     async def look_up(self) -> str:
         request = GetRouteRequest(topics=[self._topic])
-        # As `Cluster.route` does, without its cache.
+        # As `Cluster.route`, without its cache.
         update = await self._cluster.call_nameserver(
             "GetRoute", request, timeout_seconds=ROUTE_SECONDS_MAX
         )
@@ -156,7 +156,7 @@ class Caller:
         ended: asyncio.Event,
         message: Callable[[], str] = lambda: NO_MESSAGE,
     ) -> None:
-        """Call at a steady pace; what is called is given the next message."""
+        """Call at a steady pace; each call gets the next message."""
         loop = asyncio.get_running_loop()
         next_at = loop.time()
         async with asyncio.TaskGroup() as calls:

@@ -1,4 +1,4 @@
-"""A cluster and its clients, each process on a host of its own."""
+"""A cluster and its clients, each process on its own host."""
 
 import os
 import queue
@@ -41,10 +41,10 @@ class HostsCluster:
     """Servers and clients on their hosts; a context manager.
 
     Args:
-        network: made.
-        shape: how many there are of what.
+        network: created.
+        shape: numbers of the processes.
         directory: for stores and logs.
-        settings: service → setting → value, for others than the defaults.
+        settings: service → setting → value, if other than the defaults.
         disks: of replicas whose power may be cut.
     """
 
@@ -79,7 +79,7 @@ class HostsCluster:
 
     @property
     def etcds(self) -> Mapping[str, str]:
-        """Host → address for clients."""
+        """Return host → address for clients."""
         return {name: self._address(name, NodeKind.ETCD) for name in self._shape.etcd_hosts}
 
     def __enter__(self) -> "HostsCluster":
@@ -99,17 +99,17 @@ class HostsCluster:
             node.signal(signal.SIGKILL)
         end(nodes)
 
-    # What is done to servers.
+    # Acts on servers.
 
     def kill(self, hosts: Iterable[str]) -> None:
-        """SIGKILL, to all at once."""
+        """Send SIGKILL to all at once."""
         nodes = [self._nodes[host] for host in hosts]
         for node in nodes:
             node.signal(signal.SIGKILL)
         end(nodes)
 
     def start(self, hosts: Iterable[str]) -> None:
-        """Start those that are down, and wait until they serve or take part."""
+        """Start stopped ones, and wait until they serve or participate."""
         nodes = [self._nodes[host] for host in hosts]
         for node in nodes:
             node.launch()
@@ -124,13 +124,13 @@ class HostsCluster:
         self._signal_all(hosts, signal.SIGCONT)
 
     def wipe(self, host: str) -> None:
-        """Empty the disk of one that is down."""
+        """Empty the disk of a stopped one."""
         shutil.rmtree(self._directory / host)
         if self._disks is not None:
             self._disks.begin(host)
 
     def cut_power(self, hosts: Iterable[str]) -> None:
-        """SIGKILL to all at once; what their disks did not have is gone."""
+        """Send SIGKILL to all at once; bytes that were not on their disks are lost."""
         names = list(hosts)
         self.kill(names)
         assert self._disks is not None
@@ -138,16 +138,16 @@ class HostsCluster:
             self._disks.cut(name)
 
     def _signal_all(self, hosts: Iterable[str], number: signal.Signals) -> None:
-        # Not by Node.signal: none of them is to end.
+        # Not by Node.signal: none of them should end.
         for host in hosts:
             pid = self._nodes[host].pid
             assert pid is not None, f"{host} does not run"
             os.kill(pid, number)
 
-    # What clients do.
+    # Operations of clients.
 
     def start_clients(self) -> None:
-        """The caller, and two members of each group; the topic has to exist."""
+        """Start the caller, and two members of each group; the topic must exist."""
         addresses = ",".join(self.nameservers)
         caller, *members = CLIENTS
         self._start_client(caller, "hosts.caller", addresses, TOPIC, str(self.log(caller)), caller)
@@ -156,13 +156,13 @@ class HostsCluster:
             self._start_client(
                 host, "torture.member", addresses, TOPIC, str(self.log(host)), *names
             )
-        # Beside the members of the first of them, which is cut off most.
+        # Beside the members of the first of them, which is cut off most often.
         for name, host in READERS.items():
             log = str(self.log(name))
             self._start_client(host, "hosts.caller", addresses, TOPIC, log, name, "read", name=name)
 
     def stop_caller(self) -> None:
-        """Let the caller and who only reads end their calls, and wait until they have."""
+        """Let the caller and the pure readers end their calls, and wait until they have."""
         self._stop_clients([*CLIENTS[:1], *READERS])
 
     def stop_members(self) -> None:
@@ -176,11 +176,11 @@ class HostsCluster:
             self._clients[host].wait(LEAVE_SECONDS_MAX)
 
     def log(self, host: str) -> Path:
-        """Where a client tells what it did."""
+        """Return the log of a client."""
         return self._directory / f"{host}.log"
 
     def faults(self) -> list[str]:
-        """What ended that nobody has ended, and errors of clients that nobody foresaw."""
+        """Return processes that ended without a request, and unforeseen errors of clients."""
         found: list[str] = []
         while not self._ended.empty():
             found.append(str(self._ended.get()))
@@ -198,7 +198,7 @@ class HostsCluster:
         return found
 
     def resident_bytes(self) -> dict[str, int]:
-        """Host → memory that its process holds, as long as it runs."""
+        """Return host → memory of its process, if it runs."""
         pids = {node.name: node.pid for node in self._nodes.values()}
         pids |= {host: process.pid for host, process in self._clients.items()}
         page_bytes = os.sysconf("SC_PAGE_SIZE")

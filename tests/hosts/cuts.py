@@ -1,4 +1,5 @@
-"""What is done to a cluster, between whom packets vanish, and what is expected of it."""
+"""Faults of a cluster: hosts between which packets vanish, acts on processes, and the
+expectations."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from hosts.shape import (
 
 # The caller and one member of each group; the other members stay connected.
 CUT_CLIENTS = CLIENTS[:2]
-# A member of each group, and who only reads; who sends is not affected.
+# A member of each group, and the pure readers; the sender is not affected.
 READER = CLIENTS[1:2]
 FOLLOWERS = (FOLLOWER, OTHER_FOLLOWER)
 DELAY_MS = 200
@@ -26,7 +27,7 @@ LOSS_PERCENT = 5
 
 
 class Deed(Enum):
-    """What is done to processes."""
+    """Acts on processes."""
 
     KILL = "SIGKILL, and started again"
     STOP = "SIGSTOP, and SIGCONT"
@@ -36,16 +37,16 @@ class Deed(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A partition, or something that is done to processes.
+    """A partition, or an act on processes.
 
     Args:
         name: for people and for the command line.
         directions: in which packets vanish; between hosts or roles (`hosts.shape`).
-        stops: kinds of operations that cannot go on; a cut without effect would prove nothing.
+        stops: kinds of operations that cannot continue; a cut without effect would prove nothing.
         slow: instead of a cut, hosts on a bad wire: DELAY_MS each way, and LOSS_PERCENT lost.
-        deed: instead of a cut, what is done to the processes on `victims`.
-        seconds: how long it lasts; None: as long as the others.
-        deposes: another replica has to lead afterwards; if not, nothing was tried.
+        deed: instead of a cut, the act on the processes on `victims`.
+        seconds: duration; None: as the others.
+        deposes: another replica must lead afterwards; otherwise nothing was tested.
     """
 
     name: str
@@ -59,23 +60,23 @@ class Cut:
 
     @property
     def hosts(self) -> frozenset[str]:
-        """Hosts and roles that it is about."""
+        """Return the hosts and roles of the cut."""
         return frozenset(host for way in self.directions for host in way).union(self.victims)
 
     @property
     def from_offset_service(self) -> bool:
-        """Whether somebody who reads, or what it reads from, is without the offset service."""
+        """Return whether a reader, or its broker, is without the offset service."""
         return OFFSET in self.hosts or bool(self.slow)
 
     @property
     def may_depose(self) -> bool:
-        """Whether others may lead the log while the leader of before does not know of it."""
+        """Return whether others may lead the log while its former leader does not know it."""
         return LEADER in self.hosts
 
     def directions_now(self, roles: Mapping[str, str]) -> tuple[Direction, ...]:
-        """Between hosts; who has which role now is told."""
+        """Return the directions between hosts, from the present host of each role."""
         pairs = ((roles.get(one, one), roles.get(to, to)) for one, to in self.directions)
-        # A role may be that of a host which is named beside it.
+        # A role may belong to a host that is also named.
         return tuple(dict.fromkeys((one, to) for one, to in pairs if one != to))
 
     def victims_now(self, roles: Mapping[str, str]) -> tuple[str, ...]:
@@ -95,7 +96,7 @@ def ways(
     *,
     deposes: bool = False,
 ) -> tuple[Cut, ...]:
-    """Two sides cut in both directions, and in each one."""
+    """Return cuts of two sides, in both directions and in each one."""
     some, others = tuple(some), tuple(others)
     one, other = names
     return (
@@ -135,7 +136,7 @@ def of_services(shape: Shape, broker: str) -> tuple[Cut, ...]:
 
 
 def of_copies(shape: Shape) -> tuple[Cut, ...]:
-    """Between replicas, and between what they are decided by."""
+    """Return cuts between replicas, and between them and the nameservers."""
     nameservers, etcds = shape.nameserver_hosts, shape.etcd_hosts
     rest = [*nameservers, *etcds, *FOLLOWERS, OFFSET]
     minority = [LEADER, *READER]
@@ -197,13 +198,13 @@ def slow_clients() -> Cut:
 
 
 def long_link(seconds: float) -> Cut:
-    """One link, for longer than what anybody waits for."""
+    """Return a cut of one link, longer than all timeouts."""
     name = f"leader ✕ one follower, {seconds:.0f} s"
     return Cut(name, both_ways([LEADER], [FOLLOWER]), seconds=seconds)
 
 
 def cuts_of(shape: Shape) -> tuple[Cut, ...]:
-    """All, in the order in which they are gone through."""
+    """Return all cuts, in the order of a trial."""
     broker = "leader" if shape.copies > 1 else "one broker"
     common = (*of_clients(shape, broker), *of_services(shape, broker))
     if shape.offsets > 1:
@@ -215,7 +216,7 @@ def cuts_of(shape: Shape) -> tuple[Cut, ...]:
 
 
 def named(name: str, shape: Shape) -> Cut:
-    """The cut of this name.
+    """Return the cut of this name.
 
     Raises:
         KeyError: there is none.

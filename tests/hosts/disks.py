@@ -1,6 +1,6 @@
-"""Disks whose power can be cut: all that replicas do to their files is recorded (`faults.preload`).
+"""Disks whose power can be cut: all file operations of replicas are recorded (`faults.preload`).
 
-A cut leaves of a store what was synced, and nothing else.
+After a cut a store has exactly its synced bytes.
 """
 
 import shutil
@@ -17,9 +17,9 @@ class Disks:
     """Stores of some hosts.
 
     Args:
-        directory: where stores are, each in a directory of its host's name; they are made here.
-        aside: where records go.
-        hosts: whose.
+        directory: parent of the stores, each in a directory with its host's name; created here.
+        aside: directory of the records.
+        hosts: their hosts.
     """
 
     def __init__(self, directory: Path, aside: Path, hosts: Iterable[str]) -> None:
@@ -33,20 +33,20 @@ class Disks:
             self.begin(host)
 
     def environment(self, host: str) -> Mapping[str, str]:
-        """For the process that has the store."""
+        """Return variables for the process with the store."""
         return library.environment(
             self._library, self._directory / host, self._journal(host), control=None
         )
 
     def begin(self, host: str) -> None:
-        """From now on the disk is as the store is now; its process is down."""
+        """Start a record with the store's present content; its process is stopped."""
         store = self._directory / host
         store.mkdir(parents=True, exist_ok=True)
         self._journal(host).unlink(missing_ok=True)
         self._models[host] = DiskModel(store)
 
     def cut(self, host: str) -> None:
-        """Leave of a store what was synced; its process is down."""
+        """Reduce a store to its synced bytes; its process is stopped."""
         model, store, left = self._models[host], self._directory / host, self._aside / host
         for deed in read_deeds(self._journal(host).read_bytes()):
             model.apply(deed)
@@ -56,7 +56,7 @@ class Disks:
                 shutil.rmtree(each)
             elif each.name != LOCK:
                 each.unlink()
-        # The lock says where a store is, so it stays the file that it is.
+        # The lock file names the place of a store, so it stays.
         shutil.copytree(left, store, dirs_exist_ok=True, ignore=shutil.ignore_patterns(LOCK))
         shutil.rmtree(left)
         self.begin(host)

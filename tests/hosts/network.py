@@ -4,14 +4,14 @@
                               ├── nameserver-a (.2) ...
                               └── client-a ...
 
-All of it lives in namespaces of the process that made it (`apart`): its own network, its own
-mounts, its own processes. The kernel takes everything away when that process ends, however it
-ends, so nothing is ever left over and nothing outside is touched. Where the kernel lets ordinary
-users make namespaces, no root is needed.
+All of it is in namespaces of the process that created it (`apart`): its own network, mounts and
+processes. The kernel removes everything when that process ends, in any way, so no part remains and
+nothing outside is changed. If the kernel allows ordinary users to create namespaces, root is not
+needed.
 
-A cut is an entry in the sender's neighbour table: what it sends to the other host goes to a
-hardware address that nobody has. So packets vanish without a word, in one direction only if
-wanted, also those of connections that are open; nobody is told, as with a dead switch.
+A cut is an entry in the sender's neighbour table: its packets to the other host go to an unused
+hardware address. So packets vanish without an error, in one direction if requested, also those of
+open connections, as with a dead switch.
 """
 
 import os
@@ -21,7 +21,7 @@ import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-# Of the form FROM, TO: what FROM sends to TO is lost.
+# Of the form FROM, TO: packets of FROM to TO are lost.
 Direction = tuple[str, str]
 
 PREFIX = "10.77.0"
@@ -31,7 +31,7 @@ TUN = "/dev/net/tun"
 # A locally administered address that no interface here has.
 NOBODY = "02:00:00:00:00:66"
 
-# What a network needs of the kernel, tried out in namespaces that are gone right afterwards.
+# Features of the kernel that a network needs, tested in namespaces that are removed immediately.
 TRIAL = f"""
 set -e
 mkdir -p {NAMES_FOLDER}
@@ -48,18 +48,19 @@ nsenter --net={NAMES_FOLDER}/trial true
 
 
 class NetworkError(Exception):
-    """A step of building or changing the network failed; the text is what the tool said."""
+    """A step of building or changing the network failed; the text is the tool's output."""
 
 
 def apart(command: Sequence[str]) -> list[str]:
-    """A command that runs another one in namespaces of its own, and ends all in them with it."""
+    """Return a command that runs another one in its own namespaces, and ends all processes in
+    them."""
     as_user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     flags = ["--net", "--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc"]
     return ["unshare", *as_user, *flags, "--", *command]
 
 
 def why_not() -> str:
-    """Why there can be no network of hosts here, in a sentence; empty when there can."""
+    """Return the reason why no network of hosts is possible here, as a sentence; empty if it is."""
     if sys.platform != "linux":
         return "hosts are made of Linux network namespaces, and this is no Linux"
     for program in ("unshare", "nsenter", "ip"):
@@ -75,18 +76,18 @@ def why_not() -> str:
 
 
 def why_no_wires() -> str:
-    """Why wires cannot be made bad here, in a sentence; empty when they can."""
+    """Return the reason why wires cannot be made bad here, as a sentence; empty if they can."""
     if os.access(TUN, os.R_OK | os.W_OK):
         return ""
     return f"a bad wire is made of two taps, and {TUN} is not for us to open"
 
 
 class Network:
-    """The hosts; to be made by the first process of `apart`, and ends with it.
+    """The hosts; created by the first process of `apart`, and removed with it.
 
     Args:
-        names: of the hosts, at most 200.
-        on_wires: those of them whose way to the others can be made slow (`hosts.wire`).
+        names: names of the hosts, at most 200.
+        on_wires: hosts whose connection can be made slow (`hosts.wire`).
     """
 
     def __init__(self, names: Iterable[str], on_wires: Collection[str] = ()) -> None:
@@ -96,11 +97,11 @@ class Network:
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """Host → its IPv4 address."""
+        """Return host → its IPv4 address."""
         return self._addresses
 
     def make(self) -> None:
-        """Make bridge and hosts."""
+        """Create bridge and hosts."""
         os.makedirs(NAMES_FOLDER, exist_ok=True)
         run("mount", "-t", "tmpfs", "none", NAMES_FOLDER)
         run("ip", "link", "set", "lo", "up")
@@ -135,11 +136,11 @@ class Network:
         self._wires[host] = wire
 
     def slow_down(self, hosts: Iterable[str], delay_ms: float, loss_percent: float) -> None:
-        """From now on what hosts send and get comes late, or not at all.
+        """Delay or lose packets from and to hosts from now on.
 
         Args:
             hosts: some of `on_wires`.
-            delay_ms: each way; 0 with no loss makes the wire good again.
+            delay_ms: each way; 0 without loss makes the wire good again.
             loss_percent: of packets, each way.
         """
         for host in hosts:
@@ -149,32 +150,32 @@ class Network:
             stdin.flush()
 
     def on(self, host: str, command: Sequence[str]) -> list[str]:
-        """A command that runs another one on a host, in the same process."""
+        """Return a command that runs another one on a host, in the same process."""
         return ["nsenter", f"--net={NAMES_FOLDER}/{host}", *command]
 
     def cut(self, directions: Iterable[Direction]) -> None:
-        """From now on packets vanish."""
+        """Let packets vanish from now on."""
         for sender, receiver in directions:
             address = self._addresses[receiver]
             entry = ("lladdr", NOBODY, "dev", "eth0", "nud", "permanent")
             run("ip", "-n", sender, "neigh", "replace", address, *entry)
 
     def heal(self, directions: Iterable[Direction]) -> None:
-        """From now on packets arrive again."""
+        """Let packets arrive again from now on."""
         for sender, receiver in directions:
             address = self._addresses[receiver]
             run("ip", "-n", sender, "neigh", "del", address, "dev", "eth0")
 
 
 def both_ways(some: Iterable[str], others: Iterable[str]) -> tuple[Direction, ...]:
-    """Every direction between hosts of two sets."""
+    """Return every direction between hosts of two sets."""
     receivers = tuple(others)
     pairs = [(one, other) for one in some for other in receivers]
     return (*pairs, *((other, one) for one, other in pairs))
 
 
 def run(*command: str) -> None:
-    """Run a tool; NetworkError with what it said when it fails."""
+    """Run a tool; NetworkError with its output if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise NetworkError(f"{' '.join(command)}: {done.stderr.strip()}")

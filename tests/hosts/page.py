@@ -10,7 +10,7 @@ from hosts.availability import BUCKET_SECONDS, KINDS, Share, Timeline
 from hosts.shape import Shape
 from hosts.verdict import Outcome, Result
 
-# Light, middle, dark: to be told apart without colours, too.
+# Light, middle, dark: distinguishable without colours, too.
 COLOURS = {"all": "#cfe6d4", "some": "#efa63c", "none": "#9c1f2e"}
 
 LABEL_PIXELS = 260
@@ -28,10 +28,10 @@ def write(result: Result, shape: Shape, page: Path, cut_seconds: float) -> None:
     """Write table and picture of a kind of cluster into a page, between its marks.
 
     Args:
-        result: of a trial.
-        shape: what was tried.
+        result: result of a trial.
+        shape: the tested cluster.
         page: the Markdown file; the picture is beside it.
-        cut_seconds: how long each cut lasted.
+        cut_seconds: duration of each cut.
     """
     name = "one copy" if shape.copies == 1 else "three copies"
     begin, end = BEGIN.format(name), END.format(name)
@@ -67,7 +67,7 @@ def cells(outcome: Outcome) -> tuple[str, ...]:
 
 
 def short(line: Timeline) -> str:
-    """For how long not everything was done, and nothing."""
+    """Return for how long not everything was done, and nothing."""
     if not line.short_seconds():
         return "0"
     down = f" ({line.down_seconds():.1f})" if line.down_seconds() else ""
@@ -75,7 +75,7 @@ def short(line: Timeline) -> str:
 
 
 def picture(outcomes: Sequence[Outcome]) -> str:
-    """All timelines, one below the other; 0 is the moment of the cut."""
+    """Return all timelines, one below another; 0 is the moment of the cut."""
     calm_seconds = max((each.cut_ns - each.before_ns) / 1e9 for each in outcomes)
     seconds = max((each.settled_ns - each.cut_ns) / 1e9 for each in outcomes)
     block_pixels = len(KINDS) * LINE_PIXELS + GAP_PIXELS
@@ -103,7 +103,7 @@ def picture(outcomes: Sequence[Outcome]) -> str:
 
 
 def block(outcome: Outcome, top: float, x: Callable[[float], float]) -> list[str]:
-    """The lines of one cut, framed as long as it lasted."""
+    """Return the lines of one cut, framed for its duration."""
     parts = [text(8, top + 2 * LINE_PIXELS, outcome.cut.name, "start", "bold")]
     for number, line in enumerate(outcome.timelines):
         y = top + number * LINE_PIXELS

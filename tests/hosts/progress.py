@@ -1,10 +1,10 @@
-"""What must hold of progress that was looked at while clients worked. Pure."""
+"""Rules of progress that was read while clients worked. Pure."""
 
 from collections.abc import Mapping
 
 
 class Progress:
-    """Looks at stored progress, in the order in which they were made."""
+    """Reads of stored progress, in their order."""
 
     def __init__(self) -> None:
         self.faults: list[str] = []
@@ -13,7 +13,8 @@ class Progress:
         self._looks: list[tuple[str, str, int, int]] = []
 
     def note(self, group: str, queue: str, epoch: int, offset: int, at_ns: int) -> None:
-        """Note what was stored at a time at the latest; neither epoch nor offset ever goes back."""
+        """Record progress that was stored before a time; neither epoch nor offset ever
+        decreases."""
         now = epoch, offset
         before = self._last.setdefault((group, queue), now)
         if epoch < before[0] or offset < before[1]:
@@ -22,17 +23,17 @@ class Progress:
         self._looks.append((group, queue, offset, at_ns))
 
     def skipped(self, handled_ns: Mapping[str, Mapping[tuple[str, int], int]]) -> list[str]:
-        """Progress that was stored before all in front of it was handled.
+        """Return progress that was stored before all messages before it were handled.
 
         Args:
-            handled_ns: group → (queue, offset) → when it was first handled.
+            handled_ns: group → (queue, offset) → time of the first handling.
         """
         found: list[str] = []
         checked: dict[tuple[str, str], int] = {}
         for group, queue, offset, at_ns in self._looks:
             handled = handled_ns[group]
             before = checked.setdefault((group, queue), 0)
-            # Below `before` all was handled even earlier.
+            # Below `before` all messages were handled even earlier.
             found += [
                 f"{group} {queue}: {offset} was stored before {each} was handled"
                 for each in range(before, offset)

@@ -1,4 +1,4 @@
-"""What clients did, from their logs: one line an operation. Reading only; nothing is judged."""
+"""Operations of clients, from their logs: one line per event. Only reads; checks nothing."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -20,21 +20,21 @@ class Operation(NamedTuple):
     began_ns: int
     ended_ns: int | None
     ok: bool
-    # Where a message went, which offset was stored, what was read, or the name of the error.
+    # Position of a message, stored offset, result of a read, or the name of the error.
     said: str
-    # Stream and number of what is sent.
+    # Stream and number of a sent message.
     message: str = ""
 
 
 class Log:
-    """A file that another process appends lines to, read on from where the last look ended."""
+    """A file to which another process appends lines; each read continues at the former end."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._read_bytes = 0
 
     def lines(self) -> list[str]:
-        """The whole lines that have come since."""
+        """Return the complete lines since the last call."""
         with self._path.open("rb") as stream:
             stream.seek(self._read_bytes)
             new = stream.read()
@@ -44,10 +44,10 @@ class Log:
 
 
 class Records:
-    """All that clients have told so far.
+    """Everything that clients have reported so far.
 
     Args:
-        callers: logs of `hosts.caller`; the first is the one that does everything.
+        callers: logs of `hosts.caller`; the first is the one that makes all calls.
         members: the logs of `torture.member`.
     """
 
@@ -55,13 +55,13 @@ class Records:
         self._callers = [Log(path) for path in callers]
         self._members = [Log(path) for path in members]
         self._lines: list[str] = []
-        # By the number of the caller, kind, and when it began.
+        # By the number of the caller, kind, and start time.
         self._operations: dict[tuple[int, str, int], Operation] = {}
-        # Group → (queue, offset) → when its first handling ended.
+        # Group → (queue, offset) → end of its first handling.
         self.handled_ns: dict[str, dict[tuple[str, int], int]] = defaultdict(dict)
 
     def look(self) -> None:
-        """Read on."""
+        """Read the new lines."""
         for number, caller in enumerate(self._callers):
             for line in caller.lines():
                 kind, began, *rest = line.split(" ", 4)
@@ -79,20 +79,20 @@ class Records:
             for line in lines:
                 word, group, _, queue, _, offset, at_ns = line.split()
                 if word == "end":
-                    # Of members that are read one after the other, the later one may be first.
+                    # Members are read one after another, so the later one may be first.
                     its, place = self.handled_ns[group], (queue, int(offset))
                     its[place] = min(its.get(place, int(at_ns)), int(at_ns))
 
     @property
     def operations(self) -> list[Operation]:
-        """Of the first caller, in the order in which they began."""
+        """Return operations of the first caller, in the order of their starts."""
         return [each for (number, _, _), each in self._operations.items() if number == 0]
 
     def reads(self, may_be_old: Callable[[Operation], bool] = lambda _: False) -> list[Read]:
-        """What all callers have read.
+        """Return the reads of all callers.
 
         Args:
-            may_be_old: of a read, whether who answered may not have known that others went on.
+            may_be_old: of a read, whether the broker may not have known of its successor.
         """
         found = []
         for (number, _, _), each in self._operations.items():
@@ -114,7 +114,7 @@ class Records:
         return found
 
     def appends(self) -> list[Append]:
-        """What the first caller has sent."""
+        """Return the messages of the first caller."""
         found = []
         for each in self.operations:
             if each.kind in SENDS:
@@ -135,11 +135,11 @@ class Records:
         return found
 
     def calls(self) -> list[Call]:
-        """Every handler call so far."""
+        """Return all handler calls so far."""
         return read_calls(self._lines)
 
     def acknowledged(self) -> dict[str, set[int]]:
-        """Queue → offsets of messages whose sender was told that they are stored."""
+        """Return queue → offsets of acknowledged messages."""
         found: dict[str, set[int]] = defaultdict(set)
         for each in self.operations:
             if each.kind in SENDS and each.ok:
@@ -148,6 +148,6 @@ class Records:
         return found
 
     def committed(self) -> int:
-        """The furthest offset whose caller was told that it is stored; 0 when none."""
+        """Return the highest acknowledged offset of a commit; 0 if there is none."""
         stored = [int(each.said) for each in self.operations if each.kind == "commit" and each.ok]
         return max(stored, default=0)

@@ -1,4 +1,4 @@
-"""Which host is what at the moment."""
+"""Present roles of the hosts."""
 
 import asyncio
 import json
@@ -28,15 +28,15 @@ ROLES_SECONDS_MAX = 90.0
 async def roles_of(
     cluster: rockoon.Cluster, shape: Shape, etcds: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """Role → host, once every log has a leader and all its copies, and etcd has one.
+    """Return role → host, once every log has a leader and all its copies, and etcd has one.
 
     Args:
         cluster: a connection that is never cut.
-        shape: how many there are of what.
+        shape: numbers of the processes.
         etcds: host → address.
 
     Raises:
-        TimeoutError: it does not get so.
+        TimeoutError: it is not complete in time.
     """
     roles: dict[str, str] = {}
     async with asyncio.timeout(ROLES_SECONDS_MAX):
@@ -50,7 +50,7 @@ async def roles_of(
 
 
 async def replicas_of(cluster: rockoon.Cluster, log: str, copies: int) -> list[str]:
-    """Hosts of a log's copies, its leader first; all are there and count."""
+    """Return hosts of a log's copies, its leader first; all are present and count."""
     if copies == 1:
         return [log]
     while True:
@@ -69,7 +69,7 @@ async def replicas_of(cluster: rockoon.Cluster, log: str, copies: int) -> list[s
 
 
 def etcd_leader(etcds: Mapping[str, str]) -> str:
-    """The host whose member leads."""
+    """Return the host whose member leads."""
     while True:
         for host, address in etcds.items():
             request = urllib.request.Request(f"http://{address}/v3/maintenance/status", data=b"{}")

@@ -1,4 +1,4 @@
-"""How many there are of what, and on which host each is. Pure."""
+"""Numbers of processes of each kind, and their hosts. Pure."""
 
 import string
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ CLIENTS = ("client-a", "client-b", "client-c")
 LOG = "broker-a"
 OFFSET_LOG = "offset"
 
-# Hosts by what they are at the time; `HostsCluster.roles` says which.
+# Roles of hosts; `HostsCluster.roles` returns the present ones.
 LEADER, FOLLOWER, OTHER_FOLLOWER = "the leader", "a follower", "the other follower"
 OFFSET = "the offset service"
 OFFSET_FOLLOWERS = ("a follower of the offset service", "its other follower")
@@ -18,7 +18,7 @@ ETCD_LEADER = "the leader of etcd"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A cluster. With copies a log has so many replicas, each on a host of its own."""
+    """A cluster. With copies a log has this number of replicas, each on its own host."""
 
     etcds: int = 3
     nameservers: int = 3
@@ -36,7 +36,7 @@ class Shape:
 
     @property
     def broker_logs(self) -> Mapping[str, tuple[str, ...]]:
-        """Log → the hosts of its copies."""
+        """Return log → the hosts of its copies."""
         return {log: copies_of(log, self.copies) for log in lettered("broker", self.logs)}
 
     @property
@@ -61,7 +61,7 @@ class Shape:
         return (*self.servers, *CLIENTS)
 
     def words(self) -> str:
-        """For people."""
+        """Return a description for people."""
         brokers = "broker" if self.copies == 1 else "replica"
         of_what = "" if self.copies == 1 else f"of {counted(self.logs, 'log')}"
         of_offsets = "" if self.offsets == 1 else "of the offset service"

@@ -1,4 +1,4 @@
-"""What counts as available, from what clients tell."""
+"""Availability, computed from the logs of clients."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What is done to a cluster is there to be chosen, and is about hosts that there are."""
+"""Every cut can be chosen, and names existing hosts."""
 
 import pytest
 from hosts.cuts import CUT_CLIENTS, cuts_of, named

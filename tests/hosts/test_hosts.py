@@ -1,7 +1,7 @@
-"""The cluster on several hosts: packets vanish between some of them for a while.
+"""The cluster on several hosts: packets vanish between some of them for some time.
 
-What must hold is in `verdict.py`; `make hosts` does the same for every pair, with the default
-settings and for longer.
+The rules are in `verdict.py`; `make hosts` does the same for every pair, with the default settings
+and for longer.
 """
 
 import json
@@ -29,7 +29,7 @@ def _hosts_are_possible() -> None:
 
 
 def go_through(directory: Path, cuts: Sequence[str], settings: object, *pace: str) -> None:
-    """Let `hosts` run and judge; it ends with this process, and all that it started with it."""
+    """Run and check `hosts`; it ends with this process, and with it all its processes."""
     chosen = [argument for cut in cuts for argument in ("--cut", cut)]
     with subprocess.Popen(
         [

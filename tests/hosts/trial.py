@@ -1,6 +1,6 @@
-"""A cluster goes through cuts, one after the other, while clients work; then it is judged.
+"""A cluster goes through cuts, one after another, while clients work; then the rules are checked.
 
-What must hold is in `verdict.py`.
+The rules are in `verdict.py`.
 """
 
 import asyncio
@@ -29,9 +29,9 @@ from support.log_history import Read
 
 QUEUES_PER_BROKER = 4
 LOOK_SECONDS = 0.25
-# How long is waited for everything to work: at the start, and after a cut.
+# Time limit for everything to work: at the start, and after a cut.
 SETTLE_SECONDS_MAX = 90.0
-# How long a process that was killed is away, and one that is stopped.
+# Time for which a killed process is away, and a stopped one.
 KILLED_SECONDS = 3.0
 STOPPED_SECONDS = 10.0
 SMALL_FILES = {"commit_log_file_bytes": "16MiB", "index_slots": 5000, "index_units": 20_000}
@@ -52,8 +52,8 @@ class Trial:
     Args:
         servers: running.
         cluster: a connection that is never cut.
-        network: where they are.
-        shape: how many there are of what.
+        network: their network.
+        shape: numbers of the processes.
     """
 
     def __init__(
@@ -124,14 +124,14 @@ class Trial:
         return Outcome(cut, before_ns, cut_ns, healed_ns, settled_ns, growth, epochs)
 
     async def _epoch(self) -> int:
-        """Of the log; 0 where nobody else can lead it."""
+        """Return the epoch of the log; 0 if no other replica can lead it."""
         if self._shape.copies == 1:
             return 0
         described = await when_there(lambda: self._cluster.admin.logs.describe(LOG))
         return described.epoch
 
     async def _do(self, cut: Cut, roles: Mapping[str, str]) -> int:
-        """Do to network or processes what is to be done, and take it back; returns when."""
+        """Execute the act on network or processes, and undo it; return its times."""
         servers, victims = self._servers, cut.victims_now(roles)
         match cut.deed:
             case Deed.KILL:
@@ -154,7 +154,7 @@ class Trial:
                 self._network.cut(directions)
                 self._network.slow_down(cut.slow, DELAY_MS, LOSS_PERCENT)
                 await asyncio.sleep(cut.seconds or self._pace.cut_seconds)
-                # Before: what is answered from now on may come by a good wire.
+                # Before: replies from now on may arrive over a good wire.
                 healed_ns = time.monotonic_ns()
                 self._network.heal(directions)
                 self._network.slow_down(cut.slow, 0, 0)
@@ -162,9 +162,9 @@ class Trial:
         return time.monotonic_ns()
 
     async def _settled(self, from_ns: int, what: str) -> int:
-        """Wait until everything is done promptly for some time; when it began to be looked at.
+        """Wait until everything is done promptly for some time; return the start of the checks.
 
-        It is not waited for for ever: what is not done then is judged as not healed.
+        The wait is limited; a cluster that does not recover in time counts as not healed.
         """
         calm_ns = int(self._pace.calm_seconds * 1e9)
         prompt_ns = int(PROMPT_SECONDS * 1e9)
@@ -172,7 +172,7 @@ class Trial:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             self._records.look()
-            # Whether the last ones are prompt is not known yet; receiving begins with an answer.
+            # It is not known yet whether the last ones are prompt; receiving begins with a reply.
             to_ns = time.monotonic_ns() - 2 * prompt_ns
             lines = self._timelines(to_ns - calm_ns, to_ns)
             shares = [share for line in lines for share in line.shares]
@@ -222,7 +222,7 @@ class Trial:
                 await asyncio.sleep(LOOK_SECONDS)
 
     async def _read_all(self) -> list[Read]:
-        """Every queue from its beginning to its end, when nothing is sent any more."""
+        """Read every queue completely, after the last send."""
         began_ns = time.monotonic_ns()
         stored = await read_topic(self._cluster, TOPIC)
         assert not stored.troubles, stored.troubles
@@ -242,13 +242,13 @@ async def go_through(
     pace: Pace,
     settings: dict[str, dict[str, object]],
 ) -> Result:
-    """Make network and cluster, go through cuts, and judge; to be called by `apart`'s process."""
+    """Create network and cluster, go through cuts, and check; called by `apart`'s process."""
     network = Network(shape.hosts, on_wires={host for cut in cuts for host in cut.slow})
     network.make()
     disks = None
     if any(cut.deed is Deed.POWER for cut in cuts):
         disks = Disks(directory, directory / "aside", shape.broker_logs[LOG])
-        # What a disk has is kept in memory.
+        # The content of a disk is kept in memory.
         settings = {**settings, "broker": {**SMALL_FILES, **settings.get("broker", {})}}
     with HostsCluster(network, shape, directory, settings, disks) as servers:
         async with rockoon.connect(servers.nameservers) as cluster:

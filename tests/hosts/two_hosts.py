@@ -1,10 +1,10 @@
-"""Two hosts, of which one asks the other while some directions are cut, and again once healed.
+"""Two hosts; one sends to the other while some directions are cut, and again once healed.
 
 python two_hosts.py [FROM:TO ...]
 
-Prints what each has heard of the two rounds. To be started by `apart`. Nothing is waited for that
-must not come: datagrams do not overtake each other here, so what was lost is not there when the
-next one is.
+Prints the received messages of the two rounds. Started by `apart`. No wait for lost datagrams is
+needed: datagrams do not overtake each other here, so a lost one is missing when the next one
+arrives.
 """
 
 import ctypes

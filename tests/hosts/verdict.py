@@ -1,16 +1,16 @@
-"""What a trial has shown, from the records of its clients. Reading only.
+"""Result of a trial, from the records of its clients. Only reads.
 
-What must hold:
+Rules:
 
-- each queue is one log to all who send and read (`support.log_history`): no acknowledged message is
-  lost, no read is taken back, an idempotent producer's numbers are stored once and in order;
-- with copies no send fails, whatever is cut;
-- each group has handled all acknowledged messages;
-- a queue's messages reach an orderly group in order, one at a time, from one owner at a time;
-- progress and epochs never go back, and progress never passes a message that was not handled;
-- a cut stops what it is said to stop, and a slow wire is slow: otherwise nothing was tried;
-- once a cut is healed everything is answered promptly again, within HEAL_SECONDS_MAX;
-- no process ends, and none grows without bound.
+- Each queue is one log for all senders and readers (`support.log_history`): no acknowledged message
+  is lost, no read is undone, an idempotent producer's numbers are stored once and in order.
+- With copies no send fails, whatever is cut.
+- Each group has handled all acknowledged messages.
+- A queue's messages reach an orderly group in order, one at a time, from one owner at a time.
+- Progress and epochs never decrease, and progress never passes an unhandled message.
+- A cut stops the expected operations, and a slow wire is slow: otherwise nothing was tested.
+- Once a cut is healed all replies are prompt again, within HEAL_SECONDS_MAX.
+- No process ends, and none grows without bound.
 """
 
 from collections import Counter
@@ -28,19 +28,19 @@ from support import log_history
 from support.log_history import Read
 
 HEAL_SECONDS_MAX = 15.0
-# In one cut, of any process: what waits for the other side has bounds.
+# In one cut, of any process: data that waits for the other side is bounded.
 GROWTH_BYTES_MAX = 96 << 20
-# What was in hand when a cut was healed may be handled again so long afterwards.
+# Time after the healing in which messages in progress may be handled again.
 AFTER_NS = 15 * 10**9
-# So long a wire may take to hear that it is a bad one.
+# Time in which a wire receives that it is a bad one.
 WIRE_NS = 5 * 10**8
-# So long after a cut was healed a leader has heard that it is none any more.
+# Time after the healing in which a former leader learns that it is deposed.
 HEARD_NS = 3 * 10**9
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What one cut did; times are monotonic nanoseconds."""
+    """Effects of one cut; times are monotonic nanoseconds."""
 
     cut: Cut
     before_ns: int
@@ -53,7 +53,7 @@ class Outcome:
     timelines: list[Timeline] = field(default_factory=list)
 
     def heal_seconds(self) -> float:
-        """From the healing until everything was answered promptly for good."""
+        """Seconds from the healing until all replies were prompt to the end."""
         last_ns = max(timeline.last_short_ns() for timeline in self.timelines)
         return max(0.0, (last_ns - self.healed_ns) / 1e9)
 
@@ -78,14 +78,14 @@ def judged(
     *,
     sends_may_fail: bool = False,
 ) -> Result:
-    """Judge a trial that is over.
+    """Check a completed trial.
 
     Args:
-        outcomes: of its cuts; each gets its timelines here.
-        records: of its clients; looked at once more.
-        progress: as it was seen meanwhile.
+        outcomes: outcomes of its cuts; each gets its timelines here.
+        records: records of its clients; read once more.
+        progress: progress as seen during the trial.
         ended: processes that ended by themselves.
-        last: reads of all queues, when nothing was sent any more.
+        last: reads of all queues, after the last send.
         sends_may_fail: a log has one copy.
     """
     result = Result(outcomes)
@@ -95,8 +95,8 @@ def judged(
             records.operations, records.handled_ns, GROUPS, outcome.before_ns, outcome.settled_ns
         )
         result.faults += faults_of(outcome, records)
-    # Who is cut off from the offset service cannot store what it handled, and may go on for a
-    # while without knowing that others go on with its queues; never so in an orderly group.
+    # A member that is cut off from the offset service cannot commit, and may continue for some time
+    # while others have its queues; never in an orderly group.
     spans = [
         Span("offset service down", "", each.cut_ns, each.settled_ns + AFTER_NS)
         for each in outcomes
@@ -104,7 +104,7 @@ def judged(
     ]
 
     def may_be_old(read: Operation) -> bool:
-        """A leader that others have deposed answers by what it knows, until it hears of that."""
+        """A deposed leader replies from its own state, until it learns of its successor."""
         return any(
             each.cut.may_depose and each.cut_ns <= read.began_ns <= each.healed_ns + HEARD_NS
             for each in outcomes
@@ -127,7 +127,7 @@ def judged(
 
 
 def failed_sends(records: Records) -> list[str]:
-    """Sends of which the sender was told that they failed, by the reason."""
+    """Return failed sends, by the reason."""
     failed = Counter(
         each.said
         for each in records.operations
@@ -137,7 +137,7 @@ def failed_sends(records: Records) -> list[str]:
 
 
 def faults_of(outcome: Outcome, records: Records) -> Iterator[str]:
-    """What was wrong with one cut, but for what became of messages."""
+    """Return faults of one cut, except those of messages."""
     cut = outcome.cut
     for host, size in outcome.growth_bytes.items():
         if size > GROWTH_BYTES_MAX:
@@ -153,7 +153,7 @@ def faults_of(outcome: Outcome, records: Records) -> Iterator[str]:
             within = from_ns <= each.began_ns and (each.ended_ns or 0) <= outcome.healed_ns
             if each.ended_ns is not None and within:
                 took_ns = each.ended_ns - each.began_ns
-                # Calls that a wire of this length cannot have carried there and back.
+                # Calls that a wire of this length cannot have transferred in both directions.
                 if took_ns < 2 * DELAY_MS * 10**6:
                     yield f"{cut.name}: {each.kind} took {took_ns / 1e6:.0f} ms"
     if outcome.heal_seconds() > HEAL_SECONDS_MAX:

@@ -1,10 +1,10 @@
-"""A long, bad wire between a host and the bridge: what is put on one end comes out late or never.
+"""A long, bad wire between a host and the bridge: frames arrive late or never.
 
 python -m hosts.wire HOST_INTERFACE BRIDGE_INTERFACE
 
-Makes both interfaces (taps) in its own namespace and says `ready`; who started it puts them where
-they belong. Lines on standard input say how the wire is from then on: `delay_ms loss_percent`. At
-first it is short and good. Which frames are lost depends on their number only.
+Creates both interfaces (taps) in its own namespace and prints `ready`; the caller moves them. Lines
+on standard input set the wire from then on: `delay_ms loss_percent`. At first it is short and good.
+The lost frames depend on their number only.
 """
 
 import fcntl
@@ -21,31 +21,31 @@ TUN = "/dev/net/tun"
 TUNSETIFF = 0x400454CA
 TAP_WITHOUT_HEADER = 0x0002 | 0x1000
 FRAME_BYTES_MAX = 1 << 16
-# Frames under way; more are lost, as in a router whose queue is full.
+# Frames in transit; more are lost, as in a router whose queue is full.
 FRAMES_MAX = 10_000
 
 
 def make_tap(name: str) -> int:
-    """Make an interface; returns the descriptor on which its frames come and go."""
+    """Create an interface; return the descriptor of its frames."""
     descriptor = os.open(TUN, os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(descriptor, TUNSETIFF, struct.pack("16sH22x", name.encode(), TAP_WITHOUT_HEADER))
     return descriptor
 
 
 class Wire:
-    """Carries frames between two descriptors."""
+    """Transfers frames between two descriptors."""
 
     def __init__(self, one: int, other: int) -> None:
         self._other_end = {one: other, other: one}
         self._chance = random.Random(0)
         self._number = itertools.count()
-        # When it is due, its number, where it goes, the frame.
+        # Due time, number, destination, and the frame.
         self._under_way: list[tuple[float, int, int, bytes]] = []
         self.delay_seconds = 0.0
         self.loss = 0.0
 
     def take(self, end: int) -> None:
-        """Take the frames that wait at one end."""
+        """Read the frames that wait at one end."""
         while True:
             try:
                 frame = os.read(end, FRAME_BYTES_MAX)
@@ -58,7 +58,7 @@ class Wire:
             heapq.heappush(self._under_way, entry)
 
     def give(self) -> float | None:
-        """Let out what is due; returns how long until there is more, None when nothing waits."""
+        """Send due frames; return seconds until the next one, None if none waits."""
         while self._under_way:
             wait_seconds = self._under_way[0][0] - time.monotonic()
             if wait_seconds > 0:
@@ -67,7 +67,7 @@ class Wire:
             try:
                 os.write(end, frame)
             except OSError:
-                # The interface is down or its queue is full: lost, like anything on this wire.
+                # The interface is down or its queue is full: lost, like any frame on this wire.
                 continue
         return None
 

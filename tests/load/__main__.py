@@ -8,7 +8,7 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-# The SDK runs in a thread of its own, unpatched; Locust and its workers need no patched sockets.
+# The SDK runs in its own thread, unpatched; Locust and its workers need no patched sockets.
 os.environ["LOCUST_SKIP_MONKEY_PATCH"] = "1"
 
 from rich.console import Console
@@ -20,7 +20,7 @@ from load.profile import Profile
 
 console = Console()
 
-# As shells have it for SIGINT.
+# As shells report SIGINT.
 INTERRUPTED = 130
 
 

@@ -1,6 +1,6 @@
-"""What the users of one process have done since somebody last asked.
+"""Results of the users of one process since the last report.
 
-Written by the thread that the SDK runs in, taken by the one that reports; the lock guards all.
+Written by the thread of the SDK, read by the reporting one; the lock guards everything.
 """
 
 import threading
@@ -19,7 +19,7 @@ Numbers = NDArray[np.int64]
 
 @dataclass
 class Deltas:
-    """What is new."""
+    """New results."""
 
     ledger: bytes = b""
     latencies: dict[str, Histogram] = field(default_factory=dict)
@@ -68,24 +68,24 @@ class Account:
             self._given[group].append((streams, sequences))
 
     def took(self, operation: str, latencies_us: Numbers, body_bytes: int = 0) -> None:
-        """An operation succeeded, once for each latency.
+        """Record successful operations, one for each latency.
 
         Args:
-            operation: as statistics call it.
+            operation: its name in statistics.
             latencies_us: microseconds.
-            body_bytes: of all of them.
+            body_bytes: total size of the bodies.
         """
         with self._lock:
             self._latencies[operation].append(latencies_us)
             self._bytes[operation] += body_bytes
 
     def failed(self, operation: str, error: BaseException, count: int = 1) -> None:
-        """An operation failed so many times."""
+        """Record a number of failed operations."""
         with self._lock:
             self._failures[operation, f"{type(error).__name__}: {error}"] += count
 
     def take(self) -> Deltas:
-        """What is new; it is forgotten here."""
+        """Return the new results, and reset them."""
         with self._lock:
             sent, self._sent = self._sent, defaultdict(dict)
             acknowledged, self._acknowledged = self._acknowledged, defaultdict(dict)
@@ -118,7 +118,7 @@ class Account:
             for group, parts in given.items()
         ]
         if closed:
-            # Behind what these streams had to say.
+            # After the other reports of these streams.
             frames.append(ledger.encode(Kind.CLOSED, "", closed))
         found.ledger = b"".join(frames)
         for operation, parts in latencies.items():

@@ -1,8 +1,8 @@
-"""The checker at work, in a process of its own: it reads queues, follows the ledger, watches lag.
+"""The checker in its own process: it reads queues, follows the ledger, watches lag.
 
-When the senders have ended it reads the queues to their ends, then joins every group as one more
-member until there is nothing left to read: what was committed by members that have gone must not
-have been given to nobody. Then it writes `verdict.json`.
+After the senders have ended it reads the queues to their ends, then joins every group as a further
+member until no message is left: messages that former members have committed must have been handled.
+Then it writes `verdict.json`.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ from rockoon_core.message_queue import MessageQueue
 
 POLL_SECONDS = 0.2
 LAG_GROUPS_MAX = 10
-"""Groups whose lag is watched; asking costs what it measures."""
+"""Groups whose lag is watched; queries cost CPU that the run measures."""
 QUIET_SECONDS_MAX = 60.0
-"""The ends of queues that do not come nearer for so long are not reached."""
+"""Seconds without progress after which the ends of queues count as not reached."""
 SWEEPS_AT_ONCE = 8
 WHOLE_BATCH = 1024
 
@@ -39,8 +39,8 @@ class Auditor:
     """Lives for one run.
 
     Args:
-        plan: of the run.
-        directory: of the results; the ledger is in it.
+        plan: plan of the run.
+        directory: directory of the results, with the ledger.
     """
 
     def __init__(self, plan: Plan, directory: Path) -> None:
@@ -53,7 +53,7 @@ class Auditor:
         self._troubles: list[str] = []
 
     async def run(self) -> Verdict:
-        """Check the run; returns when the ledger and the queues are at their ends."""
+        """Check the run; return when ledger and queues are read to their ends."""
         async with rockoon.connect(self._plan.endpoint) as cluster:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._follow_ledger(), name="ledger")
@@ -89,7 +89,7 @@ class Auditor:
             try:
                 lags = [(await cluster.admin.lag(group)).total_lag for group in groups]
             except RockoonError:
-                # A group that nobody has joined yet, or a service that is away.
+                # A group without a member so far, or a service that is away.
                 lags = []
             if lags:
                 self._lags.append({"at_s": time.time_ns() / 1e9, "messages": float(sum(lags))})
@@ -108,7 +108,7 @@ class Auditor:
                 if batch is not None:
                     self._take(batch)
                     quiet_since = time.monotonic()
-                    # Others have turns while there is much to read.
+                    # Other tasks run while there is much to read.
                     await asyncio.sleep(0)
                 elif ends is not None and time.monotonic() - quiet_since > QUIET_SECONDS_MAX:
                     self._troubles.append("queues could not be read to their ends")
@@ -123,7 +123,7 @@ class Auditor:
         self._checker.foreign(wrong, f"{queue} from offset {int(batch.offsets[0])}")
 
     async def ends(self, cluster: Cluster) -> dict[MessageQueue, int]:
-        """Where all queues end; waits for brokers that are away.
+        """Return the ends of all queues; wait for brokers that are away.
 
         Raises:
             RockoonError: one stays away.
@@ -147,7 +147,7 @@ class Auditor:
         return ends
 
     async def _sweep(self, cluster: Cluster, group: str, at_once: asyncio.Semaphore) -> None:
-        """Read what a group has not yet committed."""
+        """Read the messages that a group has not committed yet."""
 
         async def take(messages: list[Message]) -> None:
             headers, _ = payload.decode([message.body for message in messages], self._plan.run)

@@ -13,7 +13,7 @@ class Bitmap:
     """Grows as numbers are added.
 
     Attributes:
-        end: one more than the largest number in it, 0 when it is empty.
+        end: one more than the largest number in it, 0 if it is empty.
     """
 
     def __init__(self) -> None:
@@ -25,11 +25,11 @@ class Bitmap:
         return self._bytes.nbytes
 
     def __len__(self) -> int:
-        """How many numbers are in it."""
+        """Return how many numbers are in it."""
         return _count(self._bytes)
 
     def add_run(self, first: int, end: int) -> None:
-        """Add the numbers from `first` up to, not with, `end`."""
+        """Add the numbers from `first` up to, not including, `end`."""
         if end <= first:
             return
         self._reach(end)
@@ -44,28 +44,28 @@ class Bitmap:
             self._bytes[whole_end] |= _mask(0, end & 7)
 
     def add(self, numbers: Numbers) -> None:
-        """Add numbers in any order; one may come several times."""
+        """Add numbers in any order; one may occur several times."""
         if len(numbers):
             self._reach(int(numbers.max()) + 1)
             bits = np.left_shift(1, numbers & 7).astype(np.uint8)
             np.bitwise_or.at(self._bytes, numbers >> 3, bits)
 
     def has(self, numbers: Numbers) -> NDArray[np.bool_]:
-        """Of each number, whether it is in the set."""
+        """Return, for each number, whether it is in the set."""
         at = numbers >> 3
         found = self._bytes[np.minimum(at, len(self._bytes) - 1)] >> (numbers & 7)
         there: NDArray[np.bool_] = ((found & 1) == 1) & (at < len(self._bytes))
         return there
 
     def count_beyond(self, end: int) -> int:
-        """How many numbers are `end` or more."""
+        """Return how many numbers are `end` or more."""
         if end >= self.end:
             return 0
         rest = np.unpackbits(self._bytes[end >> 3 : (self.end + 7) >> 3], bitorder="little")
         return int(np.count_nonzero(rest[end & 7 :]))
 
     def missing_in(self, other: "Bitmap", examples_max: int = 0) -> tuple[int, list[int]]:
-        """How many of these numbers the other has not, and the first of them."""
+        """Return how many of these numbers the other set lacks, and the first of them."""
         count, examples = 0, list[int]()
         used = (self.end + 7) >> 3
         for at in range(0, used, _CHUNK_BYTES):
@@ -83,14 +83,14 @@ class Bitmap:
     def _reach(self, end: int) -> None:
         self.end = max(self.end, end)
         if end > len(self._bytes) * 8:
-            # Untouched pages of zeros take no memory.
+            # Untouched pages of zeros use no memory.
             grown = np.zeros(max(len(self._bytes) * 2, (end + 7) >> 3), np.uint8)
             grown[: len(self._bytes)] = self._bytes
             self._bytes = grown
 
 
 def _mask(first: int, end: int) -> np.uint8:
-    """A byte with the bits from `first` up to, not with, `end`."""
+    """Return a byte with the bits from `first` up to, not including, `end`."""
     return np.uint8((1 << end) - (1 << first))
 
 

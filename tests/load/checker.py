@@ -1,18 +1,19 @@
-"""Whether a cluster kept its promises: what senders, logs and groups said, compared.
+"""Checks the promises of a cluster: compares reports of senders, logs and groups.
 
-Pure: no loop, clock, socket or disk. It is told what was sent and acknowledged (by the senders),
-what stands in the queues (by who reads them), and what groups were given (by their members), in any
-order and in pieces; `verdict` says at the end what does not fit. What must hold:
+Pure: no loop, clock, socket or disk. Its input is sent and acknowledged messages (of the senders),
+the content of the queues (of their reader), and messages of groups (of their members), in any order
+and in pieces; `verdict` returns the contradictions in the end. Rules:
 
-- every acknowledged message is in a queue, and every group was given it;
-- in a queue, the messages of a stream stand in the order in which they were sent: their first
-  copies do, for a batch whose answer was lost is sent again as a whole;
-- nothing is there twice, or was given twice to one group, beyond what is allowed: delivery is at
-  least once, so kills and rebalances bring copies;
-- nothing is there that nobody sent.
+- Every acknowledged message is in a queue, and every group has received it.
+- In a queue, the messages of a stream have the order of their sending: their first copies do,
+because
+  a batch whose reply was lost is sent again completely.
+- No message is stored twice, or received twice by one group, beyond the allowed copies: delivery is
+  at least once, so kills and rebalances cause copies.
+- No stored message is unsent.
 
-Memory: two bits for each message and one for each group, up to twice that while bitmaps grow. A
-stream is what `load.payload` says.
+Memory: two bits for each message and one for each group, up to twice that while bitmaps grow. For
+streams see `load.payload`.
 """
 
 from collections import defaultdict
@@ -26,15 +27,15 @@ from load.bitmap import Bitmap, Numbers
 
 EXAMPLES_MAX = 5
 SEQUENCES_MAX = 1 << 33
-"""A larger sequence number is none that a sender gave: room for it would take a gigabyte."""
+"""A larger sequence number is not a sender's: its bitmap would need a gigabyte."""
 
 
 @dataclass(frozen=True)
 class Allowed:
-    """How many copies there may be, and why.
+    """Number of allowed copies, and the reason.
 
     Args:
-        stored_twice: in the queues, beside the first copy of each message.
+        stored_twice: in the queues, in addition to the first copy of each message.
         given_twice: the same for all groups together.
         reason: for people.
     """
@@ -46,7 +47,7 @@ class Allowed:
 
 @dataclass
 class GroupVerdict:
-    """What a group was given."""
+    """Messages of a group."""
 
     given: int
     missing: int
@@ -56,7 +57,7 @@ class GroupVerdict:
 
 @dataclass
 class Verdict:
-    """What was found. Counts are of messages; `faults` is empty when all is as it must be."""
+    """Findings. Counts are of messages; `faults` is empty if all rules are kept."""
 
     sent: int
     acknowledged: int
@@ -64,13 +65,13 @@ class Verdict:
     lost: int
     """Acknowledged, and in no queue."""
     twice: int
-    """Copies beside the first."""
+    """Copies in addition to the first."""
     order_breaks: int
-    """Places where a message stands right behind one of its stream that was sent later."""
+    """Positions of messages right after a later message of their stream."""
     invented: int
-    """In a queue, and sent by nobody."""
+    """In a queue, and sent by no sender."""
     unreported: int
-    """In a queue, of a sender that ended before it could say how much it had sent."""
+    """In a queue, of a sender that ended before it could report its sends."""
     groups: dict[str, GroupVerdict]
     faults: list[str] = field(default_factory=list)
 
@@ -107,14 +108,14 @@ class Checker:
     """See the module.
 
     Args:
-        examples_max: how many messages a fault names.
+        examples_max: maximum number of messages that a fault names.
     """
 
     def __init__(self, examples_max: int = EXAMPLES_MAX) -> None:
         self._examples_max = examples_max
         self._streams: dict[int, _Stream] = defaultdict(_Stream)
         self._groups: dict[str, _Group] = {}
-        # By stream and queue: the sequence number of the first copy seen there last.
+        # By stream and queue: sequence number of the last first copy there.
         self._newest: dict[tuple[int, Hashable], int] = {}
         self._stored = 0
         self._twice = 0
@@ -122,33 +123,33 @@ class Checker:
         self._foreign = 0
         self._examples: dict[str, list[str]] = defaultdict(list)
 
-    # What senders say
+    # Reports of senders.
 
     def sent(self, topic: str, stream: int, end: int) -> None:
-        """The messages below `end` were given to the SDK, acknowledged or not."""
+        """Record that the SDK got the messages below `end`, acknowledged or not."""
         entry = self._streams[stream]
         entry.topic = topic
         entry.is_known = True
         entry.sent_end = max(entry.sent_end, end)
 
     def acknowledged(self, topic: str, stream: int, first: int, end: int) -> None:
-        """The messages from `first` up to, not with, `end` were acknowledged."""
+        """Record that the messages from `first` up to, not including, `end` were acknowledged."""
         self.sent(topic, stream, end)
         self._streams[stream].acknowledged.add_run(first, end)
 
     def closed(self, stream: int) -> None:
-        """The sender has ended: all that it sent it has told."""
+        """Record that the sender has ended, after reports of all its sends."""
         self._streams[stream].is_known = self._streams[stream].is_closed = True
 
-    # What the queues hold
+    # Content of the queues.
 
     def stored(self, queue: Hashable, streams: NDArray[np.uint64], sequences: Numbers) -> None:
-        """Messages of a queue, in its order; each message of a queue is told once.
+        """Record messages of a queue, in its order; each message of a queue is reported once.
 
         Args:
-            queue: what the queue is known by.
-            streams: of each message, uint64[n].
-            sequences: of each message in its stream, int64[n].
+            queue: identity of the queue.
+            streams: stream of each message, uint64[n].
+            sequences: number of each message in its stream, int64[n].
         """
         self._stored += len(streams)
         for stream, own in _by_stream(streams, sequences):
@@ -175,24 +176,24 @@ class Checker:
             self._newest[stream, queue] = int(first_copies[-1])
 
     def foreign(self, count: int, where: str) -> None:
-        """Messages were found that are none of this run, or not as they were sent."""
+        """Record messages that are not of this run, or are changed."""
         if count:
             self._foreign += count
             self._note("invented", where)
 
-    # What groups were given
+    # Messages of groups.
 
     def group(self, name: str, topics: Iterable[str]) -> None:
-        """A group is to be given everything that is sent to these topics."""
+        """Record that a group must receive all messages of these topics."""
         self._groups[name] = _Group(frozenset(topics))
 
     def given(self, group: str, streams: NDArray[np.uint64], sequences: Numbers) -> None:
-        """A member of a group handled messages, in any order."""
+        """Record that a member of a group handled messages, in any order."""
         for stream, own in _by_stream(streams, sequences):
             self._give(self._groups[group], stream, own)
 
     def given_run(self, group: str, stream: int, first: int, end: int) -> None:
-        """As `given`, of consecutive messages of one stream, each once."""
+        """As `given`, for consecutive messages of one stream, each once."""
         self._give(self._groups[group], stream, np.arange(first, end))
 
     def _give(self, group: _Group, stream: int, own: Numbers) -> None:
@@ -203,16 +204,16 @@ class Checker:
             return
         group.twice += len(own) - len(self._first_copies(group.given[stream], own))
 
-    # The end
+    # The end.
 
     def size_bytes(self) -> int:
-        """What the bitmaps take."""
+        """Return the memory of the bitmaps in bytes."""
         maps = [each for s in self._streams.values() for each in (s.acknowledged, s.stored)]
         maps += [each for group in self._groups.values() for each in group.given.values()]
         return sum(each.size_bytes for each in maps)
 
     def verdict(self, allowed: Allowed | None = None) -> Verdict:
-        """Compare all that was said so far."""
+        """Compare all reports so far."""
         permitted = allowed if allowed is not None else Allowed()
         lost = unreported = 0
         invented = self._foreign
@@ -256,7 +257,7 @@ class Checker:
                     self._note(f"missing {name}", f"message {each} of stream {number}")
             if stream.is_closed or not stream.is_known:
                 invented += given.count_beyond(stream.sent_end)
-        # A stream of which no sender ever spoke.
+        # A stream that no sender has reported.
         unknown = group.given.keys() - self._streams.keys()
         invented += sum(len(group.given[number]) for number in unknown)
         given_count = sum(len(given) for given in group.given.values())
@@ -286,7 +287,7 @@ class Checker:
         return faults
 
     def _first_copies(self, seen: Bitmap, own: Numbers) -> Numbers:
-        """Those not seen before, in their order; from now on they are."""
+        """Return the new ones, in their order, and record them."""
         if int(own[0]) >= seen.end and (len(own) == 1 or bool((np.diff(own) == 1).all())):
             seen.add_run(int(own[0]), int(own[-1]) + 1)
             return own
@@ -303,7 +304,7 @@ class Checker:
 
 
 def _by_stream(streams: NDArray[np.uint64], sequences: Numbers) -> Sequence[tuple[int, Numbers]]:
-    """The sequence numbers of each stream, in their order."""
+    """Return the sequence numbers of each stream, in their order."""
     if not len(streams):
         return []
     numbers = sequences.astype(np.int64)
@@ -316,7 +317,7 @@ def _by_stream(streams: NDArray[np.uint64], sequences: Numbers) -> Sequence[tupl
 
 
 def _possible(own: Numbers) -> Numbers:
-    """Those that a sender can have given."""
+    """Return the numbers that a sender can have used."""
     if own.min() >= 0 and own.max() < SEQUENCES_MAX:
         return own
     return own[(own >= 0) & (own < SEQUENCES_MAX)]

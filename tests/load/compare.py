@@ -15,10 +15,10 @@ class Ratio:
     """One figure of both runs.
 
     Args:
-        name: what it is.
-        a, b: of the first run and of the second.
-        higher_is_better: of throughput; of latency, CPU and memory it is not.
-        is_judged: whether being worse by more than the threshold counts.
+        name: name of the figure.
+        a, b: values of the first run and of the second.
+        higher_is_better: True for throughput, False for latency, CPU and memory.
+        is_judged: whether a deterioration beyond the threshold counts.
     """
 
     name: str
@@ -29,13 +29,13 @@ class Ratio:
 
     @property
     def ratio(self) -> float:
-        """B divided by A; 1 when both are 0."""
+        """Return B divided by A; 1 if both are 0."""
         if self.a == self.b:
             return 1.0
         return self.b / self.a if self.a else float("inf")
 
     def is_worse(self, threshold: float) -> bool:
-        """Whether B is worse by more than this share of A."""
+        """Return whether B is worse by more than this share of A."""
         if not self.is_judged:
             return False
         return self.ratio < 1 - threshold if self.higher_is_better else self.ratio > 1 + threshold
@@ -49,7 +49,7 @@ def _ratio(
 
 
 def ratios(a: Profile, b: Profile) -> Iterator[Ratio]:
-    """All figures that both have."""
+    """Return all figures that both have."""
     for name in OPERATIONS:
         if name not in a["operations"] or name not in b["operations"]:
             continue
@@ -58,13 +58,13 @@ def ratios(a: Profile, b: Profile) -> Iterator[Ratio]:
         yield _ratio(f"{name}, messages/s", rates, is_judged=True, higher_is_better=True)
         for level in LEVELS:
             levels = (first["latency_ms"][level], second["latency_ms"][level])
-            # One late message in a thousand is chance's.
+            # One late message in a thousand may be random.
             yield _ratio(f"{name}, {level}, ms", levels, is_judged=level != LEVELS[-1])
     sent = [each["operations"].get("send", {}).get("count", 0) for each in (a, b)]
     for name in a["processes"].keys() & b["processes"].keys():
         first, second = a["processes"][name], b["processes"][name]
         if all(sent):
-            # Of services; what the load itself takes is not the cluster's.
+            # Of services; the load's own consumption does not count.
             judged = not name.startswith(("worker", "master", "auditor"))
             costs = [
                 each["cpu_seconds"] / count * 1e6
@@ -76,7 +76,7 @@ def ratios(a: Profile, b: Profile) -> Iterator[Ratio]:
 
 
 def differences(a: Profile, b: Profile) -> list[str]:
-    """Why two profiles should not be compared; empty when they may be."""
+    """Return the reason why two profiles should not be compared; empty if they may be."""
     found = [
         f"the machines differ: {name} is {a['machine'].get(name)} and {b['machine'].get(name)}"
         for name in a["machine"].keys() | b["machine"].keys()

@@ -1,7 +1,7 @@
-"""A way to a real broker on which messages are lost, doubled, turned round and made up.
+"""A proxy of a real broker that loses, doubles, reorders and invents messages.
 
-To a producer it is the broker, and it acknowledges everything. What it does to a batch is said by
-the test: these are the faults that a checker has to notice.
+To a producer it is the broker, and it acknowledges everything. The test chooses the fault of each
+batch: a checker must notice all of them.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -17,11 +17,11 @@ from rockoon_proto.v1 import broker_pb2 as pb
 from support.lossy_broker import LossyBroker
 
 MADE_UP_AT = 1 << 20
-"""Sequence numbers of messages that nobody sent."""
+"""Sequence numbers of messages that no sender has sent."""
 
 
 class Deed(Enum):
-    """What becomes of a batch that is acknowledged."""
+    """Faults of an acknowledged batch."""
 
     DROP = "it is not stored"
     DOUBLE = "it is stored twice"
@@ -35,10 +35,10 @@ class DishonestBroker(LossyBroker):
 
     Args:
         channel: to the broker.
-        deed: asked for every batch; None: it is stored as it came.
+        deed: called for every batch; returns its fault. None: no fault.
 
     Attributes:
-        done: how many messages each deed befell.
+        done: number of messages by fault.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ def _made_up(body: bytes) -> bytes:
 
 
 def _with(request: pb.AppendRequest, bodies: list[bytes]) -> pb.AppendRequest:
-    """A request with other messages."""
+    """Return a request with other messages."""
     columns = decode_columns(request.frames, _lengths(request))
     frames, lengths = encode_batch(
         request.topic.encode(),

@@ -1,4 +1,4 @@
-"""Latencies counted in buckets whose widths grow with them: a percentile is exact to 1.4 %."""
+"""Latencies counted in buckets of growing width: a percentile is exact to 1.4 %."""
 
 from collections.abc import Iterable
 from typing import Self
@@ -24,7 +24,7 @@ class Histogram:
         return int(self.counts.sum())
 
     def add(self, latencies_us: NDArray[np.int64]) -> None:
-        """Count latencies; less than a microsecond, as clocks that differ make it, counts as 1."""
+        """Count latencies; less than a microsecond, from clocks that differ, counts as 1."""
         octaves = np.log2(np.maximum(latencies_us, 1).astype(np.float64))
         at = np.minimum((octaves * BUCKETS_PER_OCTAVE).astype(np.int64), BUCKETS - 1)
         self.counts += np.bincount(at, minlength=BUCKETS)
@@ -35,7 +35,7 @@ class Histogram:
         return self
 
     def percentile_ms(self, percentile: float) -> float:
-        """The upper end of the bucket that the percentile is in; 0 when nothing was counted.
+        """Return the upper end of the bucket of the percentile; 0 if nothing was counted.
 
         Args:
             percentile: 0 to 100; 100 is the largest latency.
@@ -47,13 +47,13 @@ class Histogram:
         return float(2.0 ** ((min(at, BUCKETS - 1) + 1) / BUCKETS_PER_OCTAVE)) / 1e3
 
     def by_ms(self) -> dict[float, int]:
-        """Counts by the middle of each bucket that has any, milliseconds."""
+        """Return counts by the middle of each bucket that is not empty, milliseconds."""
         used = np.flatnonzero(self.counts)
         middles = 2.0 ** ((used + 0.5) / BUCKETS_PER_OCTAVE) / 1e3
         return dict(zip(middles.tolist(), self.counts[used].tolist(), strict=True))
 
     def to_bytes(self) -> bytes:
-        """Pairs of bucket and count, for those that have any."""
+        """Return pairs of bucket and count, for buckets that are not empty."""
         used = np.flatnonzero(self.counts)
         return np.stack([used, self.counts[used]]).astype("<i8").tobytes()
 
@@ -65,6 +65,6 @@ class Histogram:
         return found
 
     def summary(self) -> dict[str, float]:
-        """Milliseconds by the names that profiles use."""
+        """Return milliseconds by the names in profiles."""
         found = {f"p{each:g}": self.percentile_ms(each) for each in PERCENTILES}
         return {**found, "max": self.percentile_ms(100.0)}

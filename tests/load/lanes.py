@@ -1,4 +1,4 @@
-"""Which streams a sender has: what a scenario does to keys and queues. Imports no Locust."""
+"""Streams of a sender: keys and queues of a scenario. Imports no Locust."""
 
 from collections.abc import Sequence
 
@@ -8,17 +8,17 @@ from load.sender import Lane
 from rockoon_core.message_queue import MessageQueue
 
 LANES_MAX = 64
-"""Of one sender."""
+"""Maximum of one sender."""
 HOT_LANES = 16
 
 
 def lanes_of(plan: Plan, sender: int, queues: Sequence[MessageQueue]) -> list[Lane]:
-    """The streams of one sender: with one hot key by keys, else to every queue.
+    """Return the streams of one sender: with one hot key by keys, else to every queue.
 
     Args:
-        plan: of the run.
+        plan: plan of the run.
         sender: its number.
-        queues: of all the plan's topics.
+        queues: queues of all the plan's topics.
     """
     names = plan.topic_names
     if plan.scenario == "hot-key":
@@ -33,7 +33,7 @@ def lanes_of(plan: Plan, sender: int, queues: Sequence[MessageQueue]) -> list[La
             )
             for number in range(HOT_LANES)
         ]
-    # Where there are more than one sender can keep going, each has others.
+    # If there are more than one sender can serve, each has different ones.
     first = sender * LANES_MAX % len(queues) if len(queues) > LANES_MAX else sender
     chosen = [queues[(first + n) % len(queues)] for n in range(min(len(queues), LANES_MAX))]
     return [

@@ -1,4 +1,4 @@
-"""What senders and groups said, on its way from the workers to the checker, as one file.
+"""Reports of senders and groups from the workers to the checker, as one file.
 
     | kind u8 | name bytes u16 | rows u32 | name | rows x (stream, first, end) i64 |
 
@@ -22,10 +22,10 @@ Rows = NDArray[np.int64]
 
 
 class Kind(IntEnum):
-    """What a frame says."""
+    """Kind of a frame."""
 
     SENT = 1
-    """The name is a topic; a row says up to which number a stream was sent."""
+    """The name is a topic; a row is the end of a stream's sent numbers."""
     ACKNOWLEDGED = 2
     """The name is a topic."""
     CLOSED = 3
@@ -35,7 +35,7 @@ class Kind(IntEnum):
     GROUP = 5
     """The name is a group's and, each on a line, those of its topics; no rows."""
     END = 6
-    """Nothing comes after it."""
+    """The last frame."""
 
 
 Frame = tuple[Kind, str, Rows]
@@ -45,8 +45,8 @@ def encode(kind: Kind, name: str = "", rows: Sequence[tuple[int, int, int]] | Ro
     """A frame.
 
     Args:
-        kind: what it says.
-        name: of a topic or a group.
+        kind: meaning of the frame.
+        name: name of a topic or a group.
         rows: stream, first number, one more than the last.
     """
     packed = np.asarray(rows, "<i8").reshape(-1, 3)
@@ -55,7 +55,7 @@ def encode(kind: Kind, name: str = "", rows: Sequence[tuple[int, int, int]] | Ro
 
 
 def decode(raw: bytes) -> tuple[list[Frame], int]:
-    """The whole frames at the beginning of some bytes, and how many bytes those take."""
+    """Return the complete frames at the beginning of some bytes, and their size."""
     frames: list[Frame] = []
     at = 0
     while at + _HEAD.size <= len(raw):
@@ -71,7 +71,7 @@ def decode(raw: bytes) -> tuple[list[Frame], int]:
 
 
 def apply(checker: Checker, frames: Sequence[Frame]) -> bool:
-    """Tell a checker what frames say; returns whether the END is among them."""
+    """Report frames to a checker; return whether the END is among them."""
     for kind, name, rows in frames:
         if kind is Kind.GROUP:
             group, *topics = name.split("\n")
@@ -92,7 +92,7 @@ class LedgerFile:
     """A ledger that another process is writing.
 
     Args:
-        path: it may not be there yet.
+        path: it may not exist yet.
     """
 
     def __init__(self, path: Path) -> None:
@@ -100,7 +100,7 @@ class LedgerFile:
         self._at = 0
 
     def new_frames(self) -> Iterator[Frame]:
-        """The whole frames that were added since."""
+        """Return the complete frames that were added since the last call."""
         if not self._path.exists():
             return
         with self._path.open("rb") as file:
@@ -111,7 +111,7 @@ class LedgerFile:
 
 
 def runs_of(streams: NDArray[np.uint64], sequences: NDArray[np.int64]) -> Rows:
-    """Messages in any order as runs of consecutive ones; what comes twice is in two runs."""
+    """Return messages in any order as runs of consecutive ones; a repeated one is in two runs."""
     if not len(streams):
         return np.zeros((0, 3), np.int64)
     order = np.lexsort((sequences, streams))

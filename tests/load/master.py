@@ -1,6 +1,6 @@
-"""The master process of Locust: gives the order to spawn, and gathers what workers report.
+"""The master process of Locust: gives the order to spawn, and collects the workers' reports.
 
-SIGINT ends the run early: what was measured until then is written all the same.
+SIGINT ends the run early: the measurements until then are still written.
 
 Writes into the results' directory: Locust's CSV files (`load_*.csv`) and report (`report.html`),
 the `ledger` for the auditor, and `measured.json`, from which the profile is made.
@@ -35,7 +35,7 @@ WORKERS_SECONDS_MAX = 600.0
 """Their machines may have to fetch an image first."""
 STOP_SECONDS_MAX = 60.0
 LAST_REPORTS_SECONDS_MAX = 60.0
-"""A worker that Locust reports as missing may still be alive, on a machine that is busy."""
+"""A worker that Locust reports as missing may still be alive, on a busy machine."""
 LOOK_SECONDS = 0.1
 LAST_ROW_SECONDS = 1.2
 """Locust's CSV writer has a turn every second."""
@@ -45,9 +45,9 @@ class Master:
     """Lives for one run.
 
     Args:
-        plan: of the run.
-        directory: of the results.
-        port: where workers come to, on every interface.
+        plan: plan of the run.
+        directory: directory of the results.
+        port: port for the workers, on every interface.
     """
 
     def __init__(self, plan: Plan, directory: Path, port: int) -> None:
@@ -89,10 +89,10 @@ class Master:
         self._has_last_report: dict[str, bool] = {}
 
     def run(self) -> None:
-        """Do the run.
+        """Execute the run.
 
         Raises:
-            TimeoutError: too few workers came.
+            TimeoutError: too few workers connected.
         """
         self._write_groups()
         self._wait_workers()
@@ -160,7 +160,8 @@ class Master:
         self._cpu_seconds[msg.node_id] = msg.data["cpu_seconds"]
 
     def _interval(self) -> dict[str, Histogram]:
-        """Histograms of the present interval; those before become rows, which take less memory."""
+        """Return histograms of the present interval; earlier ones become rows, which use less
+        memory."""
         now = int(time.monotonic() / self._plan.interval_seconds)
         if now not in self._intervals:
             self._write_rows()

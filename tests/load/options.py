@@ -1,4 +1,4 @@
-"""The command line: what a run can be told, and what stands in the environment instead."""
+"""The command line: options of a run, and their environment variables."""
 
 import argparse
 import difflib
@@ -16,7 +16,7 @@ CHECKS = ("live", "after", "off")
 
 
 def _number(kind: Callable[[str], float], least: float) -> Callable[[str], float]:
-    """How argparse reads a number that must not be less than `least`."""
+    """Return a parser of numbers that must not be less than `least`."""
 
     def number(text: str) -> float:
         value = kind(text)
@@ -45,7 +45,7 @@ _NUMBERS: Mapping[str, tuple[Callable[[str], float], str]] = {
 
 
 def parser(environment: Mapping[str, str] = os.environ) -> argparse.ArgumentParser:
-    """Every option of `run` may stand in the environment instead: LOAD_BODY_BYTES=1024."""
+    """Every option of `run` may be an environment variable instead: LOAD_BODY_BYTES=1024."""
     found = argparse.ArgumentParser(
         prog="python -m load", description="Distributed load tests of a Rockoon cluster."
     )
@@ -93,7 +93,7 @@ def _add_run(run: argparse.ArgumentParser, environment: Mapping[str, str]) -> No
         given = environment.get(PREFIX + name.upper()) or default
         choices = more.get("choices")
         if isinstance(choices, Sequence) and given not in choices:
-            # argparse looks at what is on the command line only.
+            # argparse sees only the command line.
             run.error(f"{PREFIX}{name.upper()} is {given!r}, none of {', '.join(choices)}")
         shown = text if default is None else f"{text} (default: {default})"
         run.add_argument(flag, type=kind, default=given, help=shown, **more)  # type: ignore[arg-type]

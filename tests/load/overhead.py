@@ -1,8 +1,9 @@
-"""Whether the load itself is the limit: what a message costs its sender's process, three ways.
+"""Whether the load itself is the limit: cost of a message in its sender's process, in three ways.
 
-The SDK bare (`send` in a loop, `drain` now and then, as `make bench` does it); `load.sender`
-without Locust; and `load.sender` as a user in a worker of Locust. One sender each, in turns, on one
-cluster, bodies of one size. CPU time says more than rates do where others use the machine.
+The bare SDK (`send` in a loop, `drain` at times, as `make bench` does it); `load.sender` without
+Locust; and `load.sender` as a user in a worker of Locust. One sender each, in turns, on one
+cluster, with bodies of one size. If other programs use the machine, CPU time is a better measure
+than rates.
 """
 
 import asyncio
@@ -42,7 +43,7 @@ def measure(directory: Path, seconds: float, turns: int) -> dict[str, Cost]:
     """Measure all ways in turns; the cheapest turn of each counts.
 
     Args:
-        directory: results of runs under Locust go below it.
+        directory: parent of the results of runs under Locust.
         seconds: of each turn.
         turns: of each way.
     """
@@ -76,7 +77,7 @@ def _turn(name: str, endpoint: str, directory: Path, seconds: float) -> Cost:
 
 
 def _load(*arguments: str) -> str:
-    """What `python -m load` prints."""
+    """Return the output of `python -m load`."""
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
     command = [sys.executable, "-m", "load", *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
@@ -84,7 +85,7 @@ def _load(*arguments: str) -> str:
 
 
 async def send_alone(plan: Plan) -> dict[str, float]:
-    """One sender in this process; returns the fields of a Cost."""
+    """Run one sender in this process; return the fields of a Cost."""
     await set_up(plan)
     topic = plan.topic_names[0]
     async with rockoon.connect(plan.endpoint) as cluster:

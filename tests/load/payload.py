@@ -1,11 +1,11 @@
-"""What is in the body of a message of a load test: whose it is, which one, and when it was due.
+"""The body of a message of a load test: its stream, its number, and its due time.
 
     0        4       8        16         24        32     36      40
     | magic  | run   | stream | sequence | due µs  | size | check | padding ...
 
-A stream is a sequence of messages of one sender that stay in order: all go to one key, or to one
-queue, and are numbered from 0 without gaps. `check` binds the fields together, so that a body that
-was not sent cannot pass for one that was.
+A stream is a sequence of messages of one sender that stay in order: all have one key or one queue,
+and are numbered from 0 without gaps. `check` depends on all fields, so that a body that was not
+sent cannot look like a sent one.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ SENDERS_MAX = 1 << 40
 
 Headers = NDArray[np.void]
 
-# Odd, so that multiplying loses nothing (Knuth's and Murmur's constants).
+# Odd, so that a multiplication loses nothing (Knuth's and Murmur's constants).
 _FACTORS = tuple(
     np.uint64(factor)
     for factor in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xFF51AFD7ED558CCD)
@@ -41,11 +41,11 @@ _FACTORS = tuple(
 
 
 def stream_of(sender: int, lane: int) -> int:
-    """The number of a stream.
+    """Return the number of a stream.
 
     Args:
         sender: unique in the run, from 0.
-        lane: of the sender's streams which one, from 0.
+        lane: number of the sender's stream, from 0.
     """
     assert 0 <= sender < SENDERS_MAX
     assert 0 <= lane < LANES_MAX
@@ -55,13 +55,13 @@ def stream_of(sender: int, lane: int) -> int:
 def encode(
     run: int, stream: int, first: int, due_us: NDArray[np.int64], body_bytes: int
 ) -> list[bytes]:
-    """Bodies of consecutive messages of a stream.
+    """Return bodies of consecutive messages of a stream.
 
     Args:
-        run: which run of a load test, 32 bits.
+        run: id of the load test's run, 32 bits.
         stream: see `stream_of`.
         first: sequence number of the first.
-        due_us: when each was to be sent, epoch microseconds, int64[n].
+        due_us: due time of each, epoch microseconds, int64[n].
         body_bytes: size of each body, at least `HEADER_BYTES`.
     """
     assert body_bytes >= HEADER_BYTES
@@ -79,8 +79,8 @@ def encode(
 
 
 def decode(bodies: Sequence[bytes], run: int) -> tuple[Headers, int]:
-    """The headers of messages of a run, in their order, and how many were not what they should be:
-    of another run, or not as they were sent."""
+    """Return the headers of messages of a run, in their order, and the number of invalid ones: of
+    another run, or changed."""
     raw = b"".join([body[:HEADER_BYTES].ljust(HEADER_BYTES, b"\0") for body in bodies])
     headers = np.frombuffer(raw, HEADER)
     sizes = np.fromiter(map(len, bodies), np.uint32, len(bodies))

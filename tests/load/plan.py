@@ -1,4 +1,4 @@
-"""What a run of a load test does: a scenario and its numbers, the same on every machine of it."""
+"""The plan of a load test's run: a scenario and its numbers, equal on each of its machines."""
 
 import dataclasses
 import json
@@ -10,49 +10,49 @@ ROWS_MAX = 3600
 
 @dataclass(frozen=True)
 class Plan:
-    """All that workers, master and auditor have to know."""
+    """All values for workers, master and auditor."""
 
     scenario: str
     """Its name in `load.scenarios`."""
     endpoint: str
     """Nameservers, "host:port,host:port"."""
     run: int
-    """Which run, 32 bits: its messages, topics and groups bear it."""
+    """Id of the run, 32 bits: its messages, topics and groups contain it."""
     seconds: float
     """From the first user to the order to stop."""
     shape: str
-    """How users come: a name in `load.shapes`."""
+    """Schedule of the users: a name in `load.shapes`."""
     users: int
-    """When all are there."""
+    """Number of users at the end of the schedule."""
     workers: int
-    """Processes that they are spread over."""
+    """Processes of the users."""
     rate: float
     """Messages a second of each sender; 0: as fast as they are acknowledged."""
     window: int
-    """Messages that a sender may have on their way."""
+    """Maximum of messages in flight of a sender."""
     body_bytes: int
     """Of each message, 40 or more."""
     topics: int
     queues: int
     """Of each topic on each broker."""
     groups: int
-    """Consumer groups; members are spread over them."""
+    """Consumer groups; the members are divided among them."""
     handle_ms: float
-    """What the handlers of slow consumers take for a message."""
+    """Time for a message in the handlers of slow consumers."""
     stay_seconds: float
-    """How long a member stays in a storm of rebalances."""
+    """Time for which a member stays in a storm of rebalances."""
     hot_share: float
-    """Of the messages to one key, where a key is hot."""
+    """Share of the messages to one key, if a key is hot."""
     kill_seconds: float
-    """How often a process of the cluster is killed; 0: never."""
+    """Interval between kills of processes of the cluster; 0: none."""
     check: str
-    """When the checker reads: "live", "after" the load, or not at all, "off"."""
+    """Time of the checker's reads: "live", "after" the load, or "off", not at all."""
     commit: str
-    """Of the source tree, for the profile; empty where there is none."""
+    """Commit of the source tree, for the profile; empty if there is none."""
 
     @property
     def interval_seconds(self) -> float:
-        """Between two rows of what is drawn over time: a run of days has no more than one of an
+        """Return the interval of rows over time: a run of days has no more rows than one of an
         hour."""
         return max(self.seconds / ROWS_MAX, 1.0)
 

@@ -16,7 +16,7 @@ def draw(profile: dict[str, Any], path: Path) -> None:
 
     Args:
         profile: see `load.profile`.
-        path: of the SVG file.
+        path: path of the SVG file.
     """
     figure, (rates, latencies, lag) = pyplot.subplots(3, 1, figsize=(9, 9), sharex=True)
     plan = profile["plan"]

@@ -1,4 +1,4 @@
-"""The profile of a run: all that is needed to compare it with another one, in one JSON file."""
+"""The profile of a run: one JSON file with all values for a comparison of runs."""
 
 import dataclasses
 import json
@@ -18,7 +18,7 @@ Profile = dict[str, Any]
 
 
 def machine() -> dict[str, Any]:
-    """Where it was measured: runs on machines that differ in this cannot be compared."""
+    """The machine: runs on machines that differ in this cannot be compared."""
     return {
         "system": platform.system(),
         "architecture": platform.machine(),
@@ -39,7 +39,8 @@ def _processor() -> str:
 
 
 def commit_of(tree: Path) -> str:
-    """The commit of a source tree, with a "+" when files have changed since; empty without git."""
+    """Return the commit of a source tree, with a "+" if files have changed since; empty without
+    git."""
     try:
         found = subprocess.run(
             ["git", "-C", str(tree), "describe", "--always", "--abbrev=12", "--dirty=+"],
@@ -55,18 +56,18 @@ def commit_of(tree: Path) -> str:
 def make_profile(
     plan: Plan, directory: Path, usages: dict[str, Usage], load_average: float
 ) -> Profile:
-    """Put together what master, auditor and meter have left.
+    """Combine the results of master, auditor and meter.
 
     Args:
-        plan: of the run.
-        directory: of its results.
+        plan: plan of the run.
+        directory: directory of its results.
         usages: of the processes on this machine.
-        load_average: of this machine before the run: whether somebody else was at work.
+        load_average: of this machine before the run: whether other programs used it.
     """
     measured = json.loads((directory / "measured.json").read_text())
     seconds = measured["ended_s"] - measured["began_s"]
     for name, operation in measured["operations"].items():
-        # From the first to the last: readers that wait until there is something to read rest first.
+        # From the first to the last: readers that wait for the first messages are idle first.
         active = [row["second"] for row in measured["timeline"] if name in row]
         interval = measured["interval_seconds"]
         operation["seconds"] = min(active[-1] - active[0] + interval, seconds)

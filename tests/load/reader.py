@@ -1,4 +1,4 @@
-"""A member of a consumer group that tells what it was given, and how long that was on its way."""
+"""A member of a consumer group that reports its messages and their latencies."""
 
 import asyncio
 import time
@@ -26,13 +26,13 @@ class Reader:
 
     Args:
         cluster: the connection.
-        account: is told what it was given; latencies are those from when a message was due to be
-            sent until its handler was called.
-        run: which run; what is of another counts as a failure.
+        account: receives the messages; latencies are from the due time of a message to the call of
+            its handler.
+        run: id of the run; a message of another run counts as a failure.
         group: its consumer group.
-        topics: what it reads, from the first message on.
+        topics: its topics, read from the first message on.
         member_id: unique in the group.
-        handle_seconds: what the handler takes for each call, with up to `batch_max` messages.
+        handle_seconds: time of each handler call, with up to `batch_max` messages.
         batch_max: see `PushConsumer`.
     """
 
@@ -58,7 +58,7 @@ class Reader:
         self._batch_max = batch_max
 
     def consumer(self) -> PushConsumer:
-        """A consumer that is not started."""
+        """Return a consumer that is not started."""
         return PushConsumer(
             self._cluster,
             self._group,
@@ -71,14 +71,14 @@ class Reader:
         )
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Read until told to stop."""
+        """Read until the stop event is set."""
         async with self.consumer() as consumer, asyncio.TaskGroup() as tasks:
             ended = tasks.create_task(consumer.wait(), name="ended")
             await stop.wait()
             ended.cancel()
 
     async def stay(self, stop: asyncio.Event, seconds: float) -> None:
-        """Join, read for so long, and leave."""
+        """Join, read for this time, and leave."""
         async with AsyncExitStack() as stack:
             began = time.perf_counter()
             consumer = await stack.enter_async_context(self.consumer())
@@ -115,7 +115,7 @@ class Reader:
 
 
 async def wait_or_stop(stop: asyncio.Event, seconds: float) -> None:
-    """Return when told to stop, or after so long."""
+    """Return when the stop event is set, or after this time."""
     try:
         async with asyncio.timeout(max(seconds, 0)):
             await stop.wait()

@@ -1,4 +1,4 @@
-"""A whole run: a cluster if none is given, the processes of the load, the results."""
+"""A whole run: a cluster if none is named, the processes of the load, the results."""
 
 import asyncio
 import contextlib
@@ -31,11 +31,11 @@ STOP_SECONDS_MAX = 20.0
 
 
 class LoadFailed(Exception):
-    """A run did not come to its end; the text says which process failed, and where its log is."""
+    """A run did not end normally; the text names the failed process and its log."""
 
 
 def plan_of(options: Namespace, endpoint: str) -> Plan:
-    """The plan that options ask for."""
+    """Return the plan from the options."""
     scenario = SCENARIOS[options.scenario]
     numbers = {
         name: getattr(options, name)
@@ -58,14 +58,14 @@ def plan_of(options: Namespace, endpoint: str) -> Plan:
 
 
 def run(options: Namespace, say: Callable[[str], None]) -> tuple[Path, Profile]:
-    """Do a run.
+    """Execute a run.
 
     Args:
         options: of `load.options`.
-        say: is told how it goes.
+        say: called with progress messages.
 
     Returns:
-        The directory of the results, and the profile that is in it.
+        The directory of the results, and its profile.
 
     Raises:
         LoadFailed: a process of the run failed.
@@ -86,7 +86,7 @@ def run(options: Namespace, say: Callable[[str], None]) -> tuple[Path, Profile]:
         directory.mkdir(parents=True)
         (directory / "plan.json").write_text(plan.to_json())
         say(f"{plan.scenario} for {plan.seconds:.0f} s on {endpoint}; results in {directory}")
-        # One loop for both: gRPC keeps to the first that it has seen.
+        # One loop for both: gRPC uses the first loop that it has seen.
         loop = stack.enter_context(asyncio.Runner())
         if local is None and not options.keep:
             stack.callback(lambda: loop.run(clean_up(plan)))
@@ -117,13 +117,13 @@ def run(options: Namespace, say: Callable[[str], None]) -> tuple[Path, Profile]:
 
 
 class Killer:
-    """Kills processes of a cluster in turn, and starts them again at once.
+    """Kills processes of a cluster in turn, and starts them again immediately.
 
     Args:
         local: the cluster.
         seconds: between two kills.
-        meter: is told of the new processes.
-        say: is told who is killed.
+        meter: receives the new processes.
+        say: called with the name of the killed process.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Killer:
         self._next_at = time.monotonic() + seconds
 
     def look(self) -> None:
-        """Kill the next one if it is time."""
+        """Kill the next one if it is due."""
         if time.monotonic() < self._next_at:
             return
         victim = next(self._victims)
@@ -154,11 +154,11 @@ class Killer:
 
 
 class Processes:
-    """The processes of a run, their logs, and what they use.
+    """The processes of a run, their logs, and their consumption.
 
     Args:
-        directory: of the results.
-        meter: looks at them while they run.
+        directory: directory of the results.
+        meter: measures them while they run.
     """
 
     def __init__(self, directory: Path, meter: UsageMeter) -> None:
@@ -167,7 +167,7 @@ class Processes:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, *arguments: str) -> None:
-        """Start `python -m load` with arguments; what it prints is in `name`.log."""
+        """Start `python -m load` with arguments; its output is in `name`.log."""
         path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
         with (self._directory / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
@@ -176,7 +176,7 @@ class Processes:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=os.environ | {"PYTHONPATH": path},
-                # A terminal tells Ctrl-C to its whole group; they end in their order.
+                # A terminal sends Ctrl-C to its whole process group; they end in order.
                 process_group=0,
             )
         self._running[name] = process
@@ -186,7 +186,7 @@ class Processes:
         """Wait until all have ended.
 
         Args:
-            killer: has its turns while users are at work.
+            killer: runs while users work.
 
         Raises:
             LoadFailed: one ended with another status than 0.
@@ -205,13 +205,13 @@ class Processes:
                     raise LoadFailed(f"the {name} ended with {status}\n{self._tail(name)}")
 
     def stop_users(self) -> None:
-        """Have the master end the run as it does at its end; the others end with it."""
+        """Let the master end the run normally; the others end with it."""
         master = self._running.get("master")
         if master is not None:
             master.send_signal(signal.SIGINT)
 
     def end(self) -> None:
-        """End what still runs."""
+        """End the running ones."""
         for process in self._running.values():
             process.terminate()
         for process in self._running.values():
@@ -229,7 +229,7 @@ class Processes:
 
 
 async def set_up(plan: Plan) -> None:
-    """Make the topics and groups of a run."""
+    """Create the topics and groups of a run."""
     async with rockoon.connect(plan.endpoint) as cluster:
         for name in plan.topic_names:
             route = await cluster.admin.create_topic(name, queues_per_broker=plan.queues)
@@ -239,7 +239,7 @@ async def set_up(plan: Plan) -> None:
 
 
 async def clean_up(plan: Plan) -> None:
-    """Delete them; what was not made is left out."""
+    """Delete them; those that were not created are skipped."""
     async with rockoon.connect(plan.endpoint) as cluster:
         for name in plan.group_names:
             with contextlib.suppress(GroupNotFound):

@@ -1,4 +1,4 @@
-"""The scenarios: who does what, in which numbers if nobody says others, and what may come twice."""
+"""The scenarios: their users, default numbers, and allowed copies."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ DEFAULTS: Mapping[str, Any] = {
 
 
 HELD_MAX = FlowLimits().span_max + PullLimits().messages_max
-"""Messages of a queue that a member can have handled ahead of what it may commit."""
+"""Messages of a queue that a member can have handled ahead of its commits."""
 
 
 def nothing_twice(_: Plan) -> Allowed:
@@ -32,9 +32,9 @@ def nothing_twice(_: Plan) -> Allowed:
 
 
 def handed_over_in_haste(plan: Plan) -> Allowed:
-    """Members leave and join all the time: what a member has handled and not committed when it has
-    to give a queue up is handled again. Leaving commits, so this is room for what takes longer than
-    a hand-over may: one batch of each queue for each member that leaves."""
+    """Members leave and join all the time: messages that a member has handled and not committed
+    before it loses a queue are handled again. Leaving commits, so this allows for handler calls
+    that take longer than a hand-over may: one batch of each queue for each member that leaves."""
     leaves = plan.users * (plan.seconds / plan.stay_seconds + 1)
     return Allowed(
         given_twice=round(leaves * plan.queues * 256),
@@ -43,9 +43,9 @@ def handed_over_in_haste(plan: Plan) -> Allowed:
 
 
 def after_kills(plan: Plan) -> Allowed:
-    """Messages whose answers were lost with a broker are sent again: at most those that senders had
-    on their way. And a member whose queues go to another one while the offset service is away has
-    handled what it could not commit: at most what a process queue may hold, for each queue."""
+    """Messages whose replies were lost with a broker are sent again: at most those in flight. And a
+    member whose queues go to another one while the offset service is away cannot commit handled
+    messages: at most the limit of a process queue, for each queue."""
     if not plan.kill_seconds:
         return Allowed()
     kills = plan.seconds / plan.kill_seconds + 1
@@ -60,13 +60,13 @@ def after_kills(plan: Plan) -> Allowed:
 
 @dataclass(frozen=True)
 class Scenario:
-    """One of them.
+    """One scenario.
 
     Args:
-        purpose: what it is for, in a sentence.
+        purpose: its purpose, as a sentence.
         users: classes of `load.users`, each with its weight.
-        numbers: where they differ from DEFAULTS.
-        allowed: how many copies there may be.
+        numbers: numbers that differ from DEFAULTS.
+        allowed: computes the number of allowed copies.
     """
 
     purpose: str
@@ -75,7 +75,7 @@ class Scenario:
     allowed: Callable[[Plan], Allowed] = nothing_twice
 
     def number(self, name: str) -> Any:
-        """A number of it by its name in `Plan`."""
+        """Return a number of the scenario by its name in `Plan`."""
         return self.numbers.get(name, DEFAULTS[name])
 
 
@@ -129,7 +129,7 @@ SCENARIOS: Mapping[str, Scenario] = {
 
 
 def allowed_in(plan: Plan) -> Allowed:
-    """How many copies there may be in a run: the scenario's, and those of kills."""
+    """Return the number of allowed copies in a run: the scenario's, and those of kills."""
     own, kills = SCENARIOS[plan.scenario].allowed(plan), after_kills(plan)
     if not plan.kill_seconds:
         return own

@@ -1,9 +1,9 @@
-"""The SDK beside Locust: an asyncio loop in a thread of its own, and greenlets that wait for it.
+"""The SDK beside Locust: an asyncio loop in its own thread, and greenlets that wait for it.
 
 Locust runs on gevent, the SDK on asyncio and grpc.aio. Nothing is monkey-patched here
 (LOCUST_SKIP_MONKEY_PATCH, set before Locust is imported): the thread is a real one, with uvloop,
-and what a user does in it runs as it would without Locust. Greenlets hear of an end through libev's
-asynchronous watcher, the one thing of a gevent loop that another thread may touch.
+and a user's code in it runs as without Locust. Greenlets are notified of an end by libev's
+asynchronous watcher, the only part of a gevent loop that another thread may use.
 """
 
 import asyncio
@@ -23,21 +23,21 @@ CONNECT_SECONDS_MAX = 60.0
 
 
 class Work:
-    """Something that runs in the SDK's thread. Its methods are for greenlets."""
+    """Work that runs in the SDK's thread. Its methods are for greenlets."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._ended = gevent.event.Event()
-        # Made and set in the SDK's thread.
+        # Created and set in the SDK's thread.
         self.stopping = asyncio.Event()
         self.failure: BaseException | None = None
 
     def stop(self) -> None:
-        """Tell it to come to an end."""
+        """Request its end."""
         self._loop.call_soon_threadsafe(self.stopping.set)
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait for its end; returns whether it has come."""
+        """Wait for its end; return whether it has ended."""
         return bool(self._ended.wait(seconds))
 
     def note_end(self) -> None:
@@ -48,13 +48,13 @@ class SdkThread:
     """A connection to a cluster, and the thread in which it is used.
 
     Args:
-        endpoint: of the nameservers.
+        endpoint: address of the nameservers.
     """
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
         self._loop = uvloop.new_event_loop()
-        # Works that have ended: the SDK's thread adds, the gevent loop takes out.
+        # Ended works: the SDK's thread adds, the gevent loop removes.
         self._ends: deque[Work] = deque()
         self._watcher = gevent.get_hub().loop.async_()
         self._watcher.start(self._tell_ends)
@@ -68,7 +68,7 @@ class SdkThread:
         """Connect.
 
         Raises:
-            RockoonError: why that was not possible.
+            RockoonError: the reason why that was not possible.
             TimeoutError: it took too long.
         """
         self._thread.start()
@@ -78,20 +78,20 @@ class SdkThread:
             raise self._connected.failure
 
     def do(self, doing: Doing) -> Work:
-        """Start something; it is given the connection and an event that tells it to stop."""
+        """Start work; its arguments are the connection and an event that requests its end."""
         work = Work(self._loop)
         self._loop.call_soon_threadsafe(self._begin, work, doing)
         return work
 
     def stop(self) -> None:
-        """Close the connection, when all that was started has ended."""
+        """Close the connection, after all started work has ended."""
         self._connection.stop()
         if self._connection.wait(CONNECT_SECONDS_MAX):
             # The interpreter must not end under a thread that is still in C code.
             self._thread.join()
             self._watcher.close()
 
-    # In the SDK's thread
+    # In the SDK's thread.
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -126,7 +126,7 @@ class SdkThread:
         self._ends.append(work)
         self._watcher.send()
 
-    # In the gevent loop
+    # In the gevent loop.
 
     def _tell_ends(self) -> None:
         while self._ends:

@@ -1,9 +1,9 @@
-"""A sender: numbered messages to some streams, at a rate or as fast as acknowledgements come.
+"""A sender: numbered messages to some streams, at a rate or as fast as acknowledgements arrive.
 
-With a rate each message has a moment when it is due, and its latency counts from then on, not from
-when the sender got round to it: a cluster that stands still for a second makes all messages of that
-second late, as it would to people who do not wait for one another. Without a rate a sender keeps so
-many messages on their way, and latencies count from `send`.
+With a rate each message has a due time, and its latency counts from then on, not from the actual
+send: if a cluster stops for a second, all messages of that second are late, as for independent
+clients. Without a rate a sender keeps a fixed number of messages in flight, and latencies count
+from `send`.
 """
 
 import asyncio
@@ -25,18 +25,18 @@ from rockoon.producer.receipt import Receipt
 SEND = "send"
 TICK_SECONDS = 0.005
 STRETCH_MAX = 256
-"""Messages that go to one stream before the next one gets some."""
+"""Messages of one stream before the next stream is served."""
 
 
 @dataclass
 class Lane:
-    """One stream: where it goes, and how far it is.
+    """One stream: its destination, and its progress.
 
     Args:
-        topic: where to.
+        topic: its topic.
         stream: see `load.payload`.
         options: of `Producer.send`: the key or the queue that keeps it in order.
-        share: of the sender's messages how many it gets, compared with the other lanes.
+        share: weight among the lanes of the sender.
     """
 
     topic: str
@@ -49,7 +49,7 @@ class Lane:
 
 @dataclass
 class _Stretch:
-    """Consecutive messages of a lane on their way."""
+    """Consecutive messages of a lane in flight."""
 
     first: int
     receipts: list[Receipt]
@@ -61,12 +61,12 @@ class Sender:
 
     Args:
         cluster: the connection.
-        account: is told what was sent and acknowledged, and how long that took.
-        run: which run, 32 bits.
+        account: receives the sent and acknowledged messages, and the latencies.
+        run: id of the run, 32 bits.
         lanes: its streams.
         body_bytes: of each message.
         rate: messages a second; 0: as fast as they are acknowledged.
-        window: messages that may be on their way.
+        window: maximum of messages in flight.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Sender:
         self._turn = 0
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Send until told to stop, then wait for what is on its way.
+        """Send until the stop event is set, then wait for the messages in flight.
 
         Raises:
             RockoonError: a first message, which waits for routes and streams, was not acknowledged.
@@ -115,7 +115,7 @@ class Sender:
             self._account.closed(lane.stream)
 
     async def _open(self, producer: Producer) -> None:
-        """The first message of each lane, whose latency nobody counts."""
+        """Send the first message of each lane, whose latency does not count."""
         for lane in self._lanes:
             await self._cluster.route(lane.topic)
         now_us = np.full(1, time.time_ns() // 1000)
@@ -159,7 +159,7 @@ class Sender:
         try:
             await producer.wait_capacity()
         except RockoonError:
-            # Whoever waits for that message counts it.
+            # The task that waits for this message counts it.
             await asyncio.sleep(0)
 
     def _send(self, producer: Producer, due_us: NDArray[np.int64]) -> None:
@@ -175,7 +175,7 @@ class Sender:
         lane.stretches.put_nowait(_Stretch(first, receipts, due_us))
 
     async def _settle(self, lane: Lane) -> None:
-        """Wait for a lane's messages, whose batches are answered in their order."""
+        """Wait for a lane's messages, whose batches are acknowledged in order."""
         while (stretch := await lane.stretches.get()) is not None:
             receipts = stretch.receipts
             start = 0
@@ -200,7 +200,7 @@ class Sender:
 
 
 def _end_of_batch(receipts: Sequence[Receipt], start: int) -> int:
-    """The index behind the last receipt of the batch that one belongs to: they share its fate."""
+    """Return the index after the last receipt of the batch of this one: they share their result."""
     batch = receipts[start].batch
     if receipts[-1].batch is batch:
         return len(receipts)
@@ -211,7 +211,7 @@ def _end_of_batch(receipts: Sequence[Receipt], start: int) -> int:
 
 
 def turns(lanes: Sequence[Lane]) -> list[int]:
-    """Which lane is next: each as often as its share says, evenly spread."""
+    """Yield the next lane: each as often as its share, evenly distributed."""
     smallest = min(lane.share for lane in lanes)
     counts = [max(round(lane.share / smallest), 1) for lane in lanes]
     spread = [((n + 0.5) / count, i) for i, count in enumerate(counts) for n in range(count)]

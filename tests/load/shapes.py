@@ -1,4 +1,4 @@
-"""How users come: Locust asks a shape every second how many there are to be."""
+"""Schedules of users: Locust asks a shape every second for the number of users."""
 
 import math
 
@@ -10,11 +10,11 @@ RAMP_SHARE = 0.75
 
 
 class Shape(LoadTestShape):  # type: ignore[misc]
-    """What all have in common.
+    """Common part of all shapes.
 
     Args:
-        users: when all are there.
-        seconds: after which the run ends.
+        users: number of users in the end.
+        seconds: duration of the run.
     """
 
     abstract = True
@@ -26,7 +26,7 @@ class Shape(LoadTestShape):  # type: ignore[misc]
         self._is_stopped = False
 
     def stop(self) -> None:
-        """The run ends now, as it would at its end."""
+        """End the run now, as at its normal end."""
         self._is_stopped = True
 
     def tick(self) -> tuple[int, float] | None:
@@ -36,7 +36,7 @@ class Shape(LoadTestShape):  # type: ignore[misc]
         return self.users_at(now_seconds / self._seconds), SPAWNED_PER_SECOND
 
     def users_at(self, share: float) -> int:
-        """How many there are when a share of the time, 0 to 1, is over."""
+        """Return the number of users when a share of the time, 0 to 1, has passed."""
         raise NotImplementedError
 
 
@@ -48,7 +48,7 @@ class Soak(Shape):
 
 
 class Ramp(Shape):
-    """One after the other for three quarters of the time: where does latency begin to grow?"""
+    """One after another for three quarters of the time: shows where latency begins to grow."""
 
     def users_at(self, share: float) -> int:
         return max(math.ceil(self._users * min(share / RAMP_SHARE, 1)), 1)

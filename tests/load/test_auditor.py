@@ -42,8 +42,8 @@ async def lanes_of(cluster: rockoon.Cluster, plan: Plan) -> list[Lane]:
 
 
 async def send_some(plan: Plan, account: Account, messages: int, *, read: bool) -> bytes:
-    """A sender, and a reader beside it, until so many messages are acknowledged and given; returns
-    what they told."""
+    """Run a sender, and a reader beside it, until this number of messages is acknowledged and
+    received; return their reports."""
     stop = asyncio.Event()
     counts = {SEND: 0, RECEIVE: 0}
     frames = []
@@ -93,7 +93,7 @@ async def test_what_members_leave_unread_the_auditor_reads(
 async def test_the_ends_of_queues_are_waited_for_while_a_broker_is_away(
     rockoon_cluster: DisposableCluster, tmp_path: Path
 ) -> None:
-    """Without them a queue would count as read to its end before anything of it was."""
+    """Otherwise a queue would count as read to its end before any read of it."""
     rockoon_cluster.start_stopped()
     plan = small_plan(rockoon_cluster)
     await set_up(plan)
@@ -132,7 +132,7 @@ async def test_what_was_acknowledged_and_is_nowhere_is_found(
 async def test_a_cluster_that_stands_still_makes_every_message_late_that_was_due(
     tmp_path: Path,
 ) -> None:
-    """Latencies count from when a message was due: no coordinated omission."""
+    """Latencies count from the due time of a message: no coordinated omission."""
     account = Account()
     stop = asyncio.Event()
     late, histogram = Histogram(), Histogram()
@@ -164,5 +164,5 @@ async def test_a_cluster_that_stands_still_makes_every_message_late_that_was_due
                 await eventually(lambda: seen(late, int(RATE * FROZEN_SECONDS)), 60)
                 stop.set()
     waited = sum(count for ms, count in late.by_ms().items() if ms > FROZEN_SECONDS * 500)
-    # Half of those that were due in that second waited for half of it or longer.
+    # Half of the messages of that second waited for half a second or longer.
     assert waited > RATE * FROZEN_SECONDS * 0.4

@@ -1,4 +1,4 @@
-"""The checker of load tests: what it must notice, and what it must not make a fault of."""
+"""The checker of load tests: faults that it must notice, and cases that are no faults."""
 
 import random
 import tracemalloc
@@ -29,7 +29,7 @@ MESSAGES = 120
 
 
 def told(checker: Checker, *stored: int, stream: int = 0, queue: str = "q", sent: int = 10) -> None:
-    """A sender whose messages are all acknowledged, and what its queue holds."""
+    """A sender whose messages are all acknowledged, and the content of its queue."""
     checker.acknowledged(TOPIC, stream, 0, sent)
     checker.closed(stream)
     checker.stored(queue, np.full(len(stored), stream, np.uint64), np.array(stored, np.int64))
@@ -292,14 +292,14 @@ async def test_what_a_dishonest_broker_did_to_messages_is_found_to_the_last_one(
     done = dishonest.done[deed]
     assert done >= 3
     if deed is Deed.TURN:
-        # The last message of a batch comes first, and each of the others behind a later one.
+        # The last message of a batch comes first, and each of the others after a later one.
         assert 0 < found.pop(kind) < done
     else:
         assert found.pop(kind) == done
     if deed is Deed.INVENT:
-        # It stands before others of its stream.
+        # It is stored before others of its stream.
         assert found.pop("order_breaks") <= done
-    # A message that bears another number is missing under its own.
+    # A message with another number is missing under its own.
     assert found == ({"lost": done} if deed is Deed.DAMAGE else {})
 
 

@@ -1,4 +1,4 @@
-"""What load tests count with: histograms, ledgers, accounts, shapes, profiles side by side."""
+"""Figures of load tests: histograms, ledgers, accounts, shapes, compared profiles."""
 
 import copy
 import json

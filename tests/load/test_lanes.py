@@ -1,4 +1,4 @@
-"""What a scenario does to keys and queues."""
+"""Keys and queues of scenarios."""
 
 from collections import Counter
 

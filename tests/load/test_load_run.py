@@ -46,7 +46,7 @@ def test_a_run_that_ctrl_c_ends_has_measured_checked_and_left_its_results(tmp_pa
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        # A terminal tells the whole group.
+        # A terminal sends it to the whole group.
         process_group=0,
     ) as running:
         while running.poll() is None and not has_rows(tmp_path):
@@ -91,12 +91,12 @@ def test_a_run_measures_checks_and_leaves_its_results(scenario: str, tmp_path: P
 
 
 def check_results(directory: Path) -> Profile:
-    """See that all is there and fits together; returns the profile."""
+    """Check that all results exist and agree; return the profile."""
     profile: Profile = json.loads((directory / "profile.json").read_text())
     sent, received = (profile["operations"][name] for name in ("send", "receive"))
     verdict = profile["verdict"]
     assert verdict["is_good"]
-    # Not counted: the first message of each stream, with which it opens.
+    # Not counted: the first message of each stream, which opens it.
     assert 0 < sent["count"] < verdict["sent"] == verdict["acknowledged"]
     assert verdict["stored"] == verdict["acknowledged"] + verdict["twice"]
     (group,) = verdict["groups"].values()
@@ -131,14 +131,14 @@ def check_results(directory: Path) -> Profile:
 
 
 def has_rows(folder: Path) -> bool:
-    """Whether Locust has counted messages, and written two rows of their history."""
+    """Return whether Locust has counted messages, and written two rows of their history."""
     texts = {path.name: path.read_text() for path in folder.glob("*/load_stats*.csv")}
     history = texts.get("load_stats_history.csv", "")
     return "receive" in texts.get("load_stats.csv", "") and history.count("send") >= 2
 
 
 def has_stopped_users(folder: Path) -> bool:
-    """Whether the master has stopped the users, and ends or waits for reports of workers."""
+    """Return whether the master has stopped the users, and ends or waits for reports of workers."""
     (directory,) = folder.iterdir()
     is_measured = (directory / "measured.json").exists()
     return is_measured or "last report" in (directory / "master.log").read_text()
@@ -169,7 +169,7 @@ def test_a_cluster_that_is_not_there_is_said_in_a_sentence(tmp_path: Path) -> No
 
 
 def permissions_of_jobs() -> list[str]:
-    """Those that the pages give to the access key `jobs`."""
+    """Return the permissions that the pages give to the access key `jobs`."""
     deploy, load = (
         (TESTS.parent / f"docs/operate/{name}.md").read_text() for name in ("deploy", "load-tests")
     )

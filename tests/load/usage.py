@@ -1,4 +1,4 @@
-"""What processes use while a run goes on: CPU time and resident memory."""
+"""Consumption of processes during a run: CPU time and resident memory."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ class Usage:
     """Of one process."""
 
     cpu_seconds: float = 0.0
-    """Since the first look."""
+    """Since the first measurement."""
     memory_bytes_max: int = 0
-    """Of all looks."""
+    """Of all measurements."""
 
 
 class UsageMeter:
-    """Looks at processes when it is told to.
+    """Measures processes on request.
 
     Args:
         pids: by the names under which they are reported.
@@ -31,7 +31,7 @@ class UsageMeter:
             self.watch(name, pid)
 
     def watch(self, name: str, pid: int) -> None:
-        """One more; a process that has ended already is left out."""
+        """Add one; a process that has already ended is left out."""
         usage = self.usages.setdefault(name, Usage())
         try:
             process = psutil.Process(pid)
@@ -41,7 +41,7 @@ class UsageMeter:
             return
 
     def look(self) -> None:
-        """Read the figures of those that live."""
+        """Read the figures of the live ones."""
         for name, process in self._processes.items():
             try:
                 memory_bytes = int(process.memory_info().rss)

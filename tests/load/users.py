@@ -1,7 +1,7 @@
 """Locust's users. Each runs a sender or a reader in the SDK's thread and waits for its end.
 
-What they do is counted per message where it happens and put into Locust's statistics in bulk, twice
-a second: Locust's own way, an event for each request, takes longer than a send.
+Their operations are counted per message where they happen, and added to Locust's statistics in
+bulk, twice a second: Locust's own way, an event for each request, takes longer than a send.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ from rockoon.cluster import Cluster
 
 LOOK_SECONDS = 0.1
 FILLING_SHARE = 0.25
-"""Of the time, in which the queues are filled that are then read."""
+"""Share of the time in which the queues are filled that are read later."""
 
 
 class Session:
-    """What the users of a worker process share.
+    """Common state of the users of a worker process.
 
     Args:
-        plan: of the run.
+        plan: plan of the run.
         thread: connected.
         worker: number of this process, from 0.
     """
@@ -41,19 +41,20 @@ class Session:
         self._counts: dict[str, int] = {}
 
     def number(self, kind: str) -> tuple[int, int]:
-        """How many of a kind this worker has had, and a number that no other has on any worker."""
+        """Count users of a kind on this worker, and return a number that is unique on all
+        workers."""
         count = self._counts.get(kind, 0)
         self._counts[kind] = count + 1
         return count, count * self.plan.workers + self.worker
 
 
 class SdkUser(User):  # type: ignore[misc]
-    """What all have in common."""
+    """Common part of all users."""
 
     abstract = True
     wait_time = constant(0)
     session: ClassVar[Session]
-    """Set before the first user is made."""
+    """Set before the first user is created."""
 
     def on_start(self) -> None:
         self._is_told = False
@@ -61,7 +62,7 @@ class SdkUser(User):  # type: ignore[misc]
 
     @task  # type: ignore[untyped-decorator]
     def work(self) -> None:
-        """Look whether it has ended, now and then, as Locust stops users between tasks."""
+        """Check at times whether it has ended, because Locust stops users between tasks."""
         if not self._work.wait(LOOK_SECONDS):
             return
         if self._work.failure is not None and not self._is_told:
@@ -76,7 +77,7 @@ class SdkUser(User):  # type: ignore[misc]
             self.session.account.failed("stop", self._work.failure)
 
     async def do(self, cluster: Cluster, stop: asyncio.Event) -> None:
-        """What the user does, in the SDK's thread, until it is told to stop."""
+        """Run the user's work, in the SDK's thread, until the stop event is set."""
         raise NotImplementedError
 
 
@@ -106,7 +107,7 @@ class SendingUser(SdkUser):
 
 
 class FillingUser(SendingUser):
-    """Sends flat out for the first quarter of the time, then not at all."""
+    """Sends as fast as possible for the first quarter of the time, then not at all."""
 
     async def do(self, cluster: Cluster, stop: asyncio.Event) -> None:
         filled = asyncio.Event()
@@ -119,7 +120,7 @@ class FillingUser(SendingUser):
 
 
 class ReadingUser(SdkUser):
-    """A member of one of the plan's groups, for as long as the user lives."""
+    """A member of one of the plan's groups, for the life of the user."""
 
     options: ClassVar[Mapping[str, Any]] = {}
 
@@ -129,7 +130,7 @@ class ReadingUser(SdkUser):
     def _reader(self, cluster: Cluster, **options: Any) -> Reader:
         session, plan = self.session, self.session.plan
         count, number = session.number("reader")
-        # However Locust spreads readers over workers, as many as there are groups have one each.
+        # However Locust distributes readers, each group has one of the first readers.
         group = count + session.worker * len(plan.group_names) // plan.workers
         return Reader(
             cluster,
@@ -152,7 +153,7 @@ class LateReadingUser(ReadingUser):
 
 
 class PassingUser(ReadingUser):
-    """Joins, stays for a while, leaves, and joins again as another member."""
+    """Joins, stays for some time, leaves, and joins again as another member."""
 
     async def do(self, cluster: Cluster, stop: asyncio.Event) -> None:
         while not stop.is_set():

@@ -1,4 +1,4 @@
-"""A worker process of Locust: its users, and what it reports to the master."""
+"""A worker process of Locust: its users, and its reports to the master."""
 
 import argparse
 import time
@@ -25,11 +25,11 @@ class Worker:
     """Lives for one run.
 
     Args:
-        host, port: of the master.
+        host, port: address of the master.
     """
 
     def __init__(self, host: str, port: int) -> None:
-        # What the master says of the run comes with its order to spawn.
+        # The master sends the plan of the run with its order to spawn.
         options = argparse.Namespace(web_base_path="")
         self._environment = Environment(
             user_classes=list(USERS.values()), events=Events(), parsed_options=options
@@ -44,10 +44,10 @@ class Worker:
         self._runner.register_message(LAST_REPORT_TAKEN, lambda **_: self._taken.set())
 
     def run(self) -> None:
-        """Return when the run is over, or the master gone."""
+        """Return when the run is over, or the master is gone."""
         while not self._finished.wait(REPORT_SECONDS) and self._runner.greenlet:
             self._report()
-        # What the master does not have when this process ends is lost.
+        # Reports that the master does not have when this process ends are lost.
         self._taken.wait(LAST_REPORT_SECONDS_MAX if self._finished.is_set() else 0)
         if self._session is not None:
             self._session.thread.stop()
@@ -58,15 +58,15 @@ class Worker:
         thread.start()
         self._session = Session(plan, thread, self._runner.worker_index)
         SdkUser.session = self._session
-        # What loading took is no part of the load.
+        # The time of imports is no part of the load.
         self._cpu_began = time.process_time()
 
     def _finish(self, **_: Any) -> None:
         self._finished.set()
-        # For this time after its users have stopped the runner would not read the master's answer.
+        # For this time after its users have stopped, the runner would not read the master's reply.
         self._environment.stop_timeout = 0
         self._report(is_last=True)
-        # Locust reports every three seconds; the last of it is told now.
+        # Locust reports every three seconds; the last report is sent now.
         data: dict[str, Any] = {}
         self._environment.events.report_to_master.fire(client_id=self._runner.client_id, data=data)
         self._runner.send_message("stats", data)
@@ -87,7 +87,7 @@ class Worker:
         self._runner.send_message(REPORT, data)
 
     def _count(self, deltas: Deltas) -> None:
-        """Put it into Locust's statistics."""
+        """Add it to Locust's statistics."""
         stats = self._environment.stats
         for name, histogram in deltas.latencies.items():
             count = len(histogram)
@@ -111,6 +111,6 @@ class Worker:
 
 
 def _rounded(ms: float) -> int:
-    """As Locust keeps them: two significant digits."""
+    """Round as Locust does: two significant digits."""
     digits = len(str(int(ms)))
     return int(round(ms, -max(digits - 2, 0))) if digits > 2 else round(ms)
