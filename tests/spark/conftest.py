@@ -11,7 +11,7 @@ from pyspark.sql.connect.session import SparkSession as ConnectSession
 from rockoon.testing.disposable import DisposableCluster
 from rockoon_spark.session import session
 from support.forks import Forks
-from support.spark_processes import BRIEF_JAVA, BRIEF_PYTHON, BRIEF_SETTINGS
+from support.spark_processes import BRIEF_PYTHON, BRIEF_SETTINGS
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +34,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             spark__plugins="org.apache.spark.sql.connect.SparkConnectPlugin",
             spark__connect__grpc__binding__address="127.0.0.1",
             spark__connect__grpc__binding__port=port,
-            spark__driver__extraJavaOptions=BRIEF_JAVA,
             **BRIEF_SETTINGS,
         )
     yield found

@@ -30,7 +30,7 @@ from rockoon_spark.commands.running import (
 )
 from rockoon_spark.index.target import index_paths
 from support.key_index import Indexed, indexed_one_by_one, keyed, small_settings
-from support.spark_processes import BRIEF_JAVA
+from support.spark_processes import BRIEF_JAVA, BRIEF_SETTINGS
 from support.waiting import wait_until
 
 
@@ -294,6 +294,9 @@ def test_an_interrupted_job_has_status_130_and_publishes_nothing(tmp_path: Path)
         textwrap.dedent(f"""
             import json, pathlib, sys, threading
 
+            # Each process would compile the PySpark of this archive.
+            sys.path[:] = [path for path in sys.path if not path.endswith("pyspark.zip")]
+
             def never_told(*_, **__):
                 pathlib.Path({str(begun)!r}).touch()
                 threading.Event().wait()
@@ -302,6 +305,8 @@ def test_an_interrupted_job_has_status_130_and_publishes_nothing(tmp_path: Path)
                 json.dumps = never_told
         """)
     )
+    defaults = "".join(f"{name} {value}\n" for name, value in BRIEF_SETTINGS.items())
+    (tmp_path / "spark-defaults.conf").write_text(defaults)
     python_path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     job = ["export", "--store", root, "--target", target, "--whole", "--master", "local[1]"]
     with subprocess.Popen(
@@ -309,7 +314,7 @@ def test_an_interrupted_job_has_status_130_and_publishes_nothing(tmp_path: Path)
         env={
             **os.environ,
             "PYTHONPATH": python_path.rstrip(os.pathsep),
-            "JDK_JAVA_OPTIONS": BRIEF_JAVA,
+            "SPARK_CONF_DIR": str(tmp_path),
         },
         stderr=subprocess.PIPE,
     ) as process:
@@ -320,7 +325,7 @@ def test_an_interrupted_job_has_status_130_and_publishes_nothing(tmp_path: Path)
         said = process.communicate(timeout=60)[1].decode()
     assert process.returncode == 130, said
     # What Java itself says, before it reads any option that Spark gives it.
-    java = ("NOTE: Picked up JDK_JAVA_OPTIONS", "WARNING: Using incubator modules")
+    java = "WARNING: Using incubator modules"
     own = [line for line in said.splitlines() if not line.startswith(java)]
     assert own == ["rockoon: interrupted"]
     assert not list(target.rglob("*.parquet"))

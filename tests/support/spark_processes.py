@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
+import pyspark
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import StreamingQueryException
 from pyspark.java_gateway import launch_gateway
@@ -26,8 +27,16 @@ BRIEF_JAVA = (
     # Nor does Java have to check Spark's classes.
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
+# Java searches 280 archives in their order. Most classes of a session are in these.
+_ARCHIVES_FIRST = ("scala-library", "spark-catalyst_", "spark-sql", "spark-core_", "spark-common-")
 # Nor is Java worth writing that runs once.
 BRIEF_SETTINGS = {
+    "spark.driver.extraJavaOptions": BRIEF_JAVA,
+    "spark.driver.extraClassPath": os.pathsep.join(
+        str(archive)
+        for name in _ARCHIVES_FIRST
+        for archive in Path(pyspark.__file__).parent.glob(f"jars/{name}*.jar")
+    ),
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }

@@ -8,6 +8,8 @@ import sys
 # Spark puts a copy of PySpark before the installed one: an archive, which each process compiles.
 sys.path[:] = [path for path in sys.path if not path.endswith("pyspark.zip")]
 
+# Tasks of jobs, of the sink and of Spark import these modules: a new worker needs half a second.
+MODULES_OF_TASKS = ("pandas", "rockoon_spark.commands.actions", "rockoon_spark.sink")
 collect = gc.collect
 modules = 0
 
@@ -25,6 +27,8 @@ def collect_new() -> int:
 
 gc.collect = collect_new  # type: ignore[assignment]
 
+# By default, the imports of a process start fifty collections, which find nothing.
+gc.set_threshold(50_000)
 # A daemon forks a worker for each plan of a read, and for each task that finds no idle worker.
 if "pyspark.daemon" in sys.orig_argv:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -32,6 +36,7 @@ if "pyspark.daemon" in sys.orig_argv:
         "pyspark.worker",
         "pyspark.sql.worker.plan_data_source_read",
         "rockoon_spark.source.data_source",
+        *(MODULES_OF_TASKS if sys.orig_argv[-1] == "pyspark.worker" else ()),
     ):
         importlib.import_module(module)
     collect_new()
