@@ -18,9 +18,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from rockoon.cli.app import run_command_line
+from rockoon.errors import RockoonError
 from rockoon_format.config_json import TopicConfig, TopicConfigs, write_topics
 from rockoon_format.generation import encode_current, generation_name
 from rockoon_spark import commands
+from rockoon_spark.commands.actions import refuse_unusable
+from rockoon_spark.commands.arguments import parser
 from rockoon_spark.commands.outcomes import Outcome, table
 from rockoon_spark.commands.running import (
     held_interrupts,
@@ -89,18 +92,9 @@ def test_an_index_is_built_and_verified_and_queues_are_rebuilt(
     assert "is this a store directory?" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("place", "sentence"),
-    [
-        (("--store", "nowhere"), "nowhere/commitlog does not exist: is this a store"),
-        (("--endpoint", "nowhere"), "not of the form host:port"),
-    ],
-)
-def test_what_cannot_be_used_is_told_before_spark_starts(
-    tmp_path: Path, place: tuple[str, str], sentence: str
-) -> None:
+def test_what_cannot_be_used_is_told_before_spark_starts(tmp_path: Path) -> None:
     # Spark could not start there.
-    command = ("index", *place, "--target", "index", "--master", "nowhere://")
+    command = ("index", "--store", "nowhere", "--target", "index", "--master", "nowhere://")
     ended = subprocess.run(
         [sys.executable, "-m", "rockoon.cli", "spark", *command],
         cwd=tmp_path,
@@ -109,8 +103,13 @@ def test_what_cannot_be_used_is_told_before_spark_starts(
         check=False,
     )
     assert ended.returncode == 1
-    assert sentence in ended.stderr
+    assert "nowhere/commitlog does not exist: is this a store" in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
+    options = parser("rockoon spark").parse_args(
+        ["index", "--endpoint", "nowhere", "--target", "index"]
+    )
+    with pytest.raises(RockoonError, match="not of the form host:port"):
+        refuse_unusable(options)
 
 
 def printed(capfd: pytest.CaptureFixture[str]) -> dict[str, str]:
