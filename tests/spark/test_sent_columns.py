@@ -130,7 +130,7 @@ async def test_sent_columns_equal_those_of_whole_records(
     sent_of_all = 0
     with using(choice):
         async with running_broker(tmp_path, [nameserver.address], **SMALL) as broker:
-            for _ in range(200):
+            for _ in range(120):
                 await append(broker, chance, odd_one_in)
             end = (await broker.describe()).log_max_offset
             assert end > FILE_BYTES
@@ -177,7 +177,7 @@ async def test_sent_columns_of_a_queue_equal_those_of_whole_records(
     sent_of_all = 0
     with using(choice):
         async with running_broker(tmp_path, [nameserver.address], **SMALL) as broker:
-            for _ in range(200):
+            for _ in range(120):
                 await append(broker, chance, odd_one_in)
             ends = [(await broker.pull("T", number)).max_offset for number in (0, 1)]
             whole = ranges_of(broker, ends, chance, [])
