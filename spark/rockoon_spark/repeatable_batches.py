@@ -92,7 +92,7 @@ class RowDivider:
         return complete
 
     def rest(self) -> Segment:
-        """Return the rows since the last segment; the next row begins another one."""
+        """Return the rows since the last segment as one segment; the next row begins a new one."""
         segment = Segment(self._segment_scope(), self._batches)
         self._segments += 1
         self._start_segment()

@@ -277,7 +277,7 @@ class Restore:
     def _restored(
         self, wanted: Collection[str], found: Collection[str], created_again: Collection[str]
     ) -> RestoreReport:
-        """Restore what an unfinished restore has not.
+        """Restore logs, offsets and routes, except those that an unfinished restore has completed.
 
         Args:
             wanted: names in the directory.

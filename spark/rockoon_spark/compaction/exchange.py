@@ -42,7 +42,7 @@ class Messages(Protocol):
         """
 
     def and_those(self, others: Self) -> Self:
-        """Return these messages and the other ones."""
+        """Return the union of both collections of messages."""
 
     def kept(self) -> Self:
         """Return the same messages, cached: repeated use does not compute them again."""

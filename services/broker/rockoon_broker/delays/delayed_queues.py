@@ -160,8 +160,8 @@ class DelayedQueues:
         self.discard_completed()
 
     def next_due_ms(self) -> int:
-        """Return the milliseconds until a message may be due, if no clock is set; never too
-        late."""
+        """Return the milliseconds until a message may be due, never too many; the result is wrong
+        once the wall clock is set."""
         now_ms, monotonic_ms = self._now()
         return min(table.next_due_ms(now_ms, monotonic_ms) for table in self.tables.values())
 

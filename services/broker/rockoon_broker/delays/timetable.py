@@ -95,9 +95,9 @@ class Timetable:
                 return _part(taken, np.flatnonzero(waiting))
 
     def next_due_ms(self, now_ms: int, monotonic_ms: int) -> int:
-        """Return the milliseconds until `due` may return entries, if no clock is set.
+        """Return the milliseconds until `due` may return entries; wrong once the wall clock is set.
 
-        Never too late; too early if entries were completed, or when entries must be scanned again.
+        Never too many; too few if entries were completed, or when entries must be scanned again.
         """
         if len(self._queue) == 0:
             return NEVER_MS

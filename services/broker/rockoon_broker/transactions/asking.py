@@ -205,8 +205,8 @@ class Asking:
         self._checkers.end_all()
 
     def _gone(self, checker: Checker) -> None:
-        """After the end of a producer's stream: make its unsent checks due again; they do not count
-        as checks."""
+        """Handle the end of a producer's stream: its unsent checks are due again, and the number of
+        checks does not include them."""
         now = self._clock.monotonic_seconds()
         for position in self._checkers.leave(checker):
             half = self._book.find(position)

@@ -45,9 +45,12 @@ def log_tail(log: CommitLog, log_end: int) -> LogTail:
 
 
 def check_log(manifest: Manifest, log: CommitLog) -> None:
-    """Raise Unfit unless the manifest's log is this one, as far as the log still has its range.
+    """Check that a generation was made from this log. If retention has deleted the end of the
+    generation's range from the log, the bytes before this end are not compared.
 
-    Raises OSError for the disk.
+    Raises:
+        Unfit: it was made from another log.
+        OSError: the disk.
     """
     end = manifest.log_end
     if end > log.end:

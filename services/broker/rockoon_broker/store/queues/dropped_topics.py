@@ -82,7 +82,7 @@ class DroppedTopics:
         return marks
 
     def dropped_since(self, point: PointState) -> QueueCounts:
-        """Return what a recovery point counted of topics that were deleted after it."""
+        """Return the queues and entries of a recovery point whose topics were deleted after it."""
         found = [counts for (_, at), counts in self._content.dropped.items() if at == point]
         return QueueCounts(sum(each.queues for each in found), sum(each.entries for each in found))
 

@@ -399,7 +399,7 @@ class Cleaner:
         return self._syncer.removals_pending or bool(self._to_sweep)
 
     def _refuse(self, decision: RetentionDecision, hold: Hold | None) -> None:
-        """Set the reasons for which appends are refused, and log what keeps the oldest file."""
+        """Set the reasons for which appends are refused, and log why the oldest file is kept."""
         root = self._settings.root
         self.full_reason = f"the disk of {root} {decision.full}" if decision.full else ""
         if decision.wanted_ends and decision.refusal and self.refusal_reason:
