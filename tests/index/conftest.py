@@ -1,4 +1,4 @@
-"""What index tests start from: a store whose messages have keys."""
+"""Fixture of index tests: a store whose messages have keys."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Keys that were found when their messages came: the index is what reading would make of it."""
+"""Keys that were found when their messages arrived: the index equals that of a read of the log."""
 
 import gc
 import itertools
@@ -27,7 +27,7 @@ NO_TEXT = b"KEYS\x01\xff\xfe k\x02"
 
 
 def batch(choose: random.Random) -> AppendBatch:
-    """Messages with no, one or several keys, some of which are no text."""
+    """Return messages with no, one or several keys, some of them not text."""
     properties = [
         NO_TEXT if choose.random() < 0.03 else keyed(f"{choose.getrandbits(64):032X}", "a k b")
         for _ in range(choose.randrange(1, 6))
@@ -48,7 +48,7 @@ def test_lone_and_joint_batches_are_indexed_as_if_they_were_read(
     owner = Indexed(small_settings(tmp_path / "store"))
     with using(choice):
         index = owner.open_index()
-        # Now and then there is no room, or nobody has wanted any.
+        # Sometimes there is no space, or no indexer.
         owner.store.found_keys = FoundKeys(choose.choice((0, 2000, 1 << 20)))
         owner.store._appender._found_keys = owner.store.found_keys
         for _ in range(40):
@@ -76,7 +76,7 @@ def test_nothing_is_read_of_what_was_appended_while_the_index_followed(tmp_path:
     for number in range(60):
         owner.send(keyed(f"{number:032X}", "k"))
     pieces = next_pieces(owner.store, index.position, 1 << 20)
-    # But where a file's end is closed by a blank.
+    # Except where a blank closes the end of a file.
     assert [type(each) for each in pieces[::2]] == [KeyRun] * len(pieces[::2])
     assert not any(each.records.count for each in pieces[1::2] if not isinstance(each, KeyRun))
     owner.follow()
@@ -131,7 +131,7 @@ def keys_at(start: int) -> PackedKeys:
 
 
 def cached(bytes_max: int, *starts: int) -> FoundKeys:
-    """A cache with a batch of ten bytes and one key at each start."""
+    """Return a cache with a batch of ten bytes and one key at each start."""
     found = FoundKeys(bytes_max)
     found.wanted = True
     for start in starts:
@@ -140,7 +140,7 @@ def cached(bytes_max: int, *starts: int) -> FoundKeys:
 
 
 def popped(found: FoundKeys, position: int, end: int, bytes_max: int) -> list[int] | None:
-    """Starts of the popped batches."""
+    """Return starts of the popped batches."""
     run = found.pop_run(position, end, bytes_max)
     if run is None:
         return None
@@ -233,7 +233,7 @@ def test_a_piece_of_a_full_cache_costs_no_move_of_the_rest() -> None:
 
 def test_the_event_loop_does_no_work_per_batch_when_it_hands_out_keys() -> None:
     def calls(count: int) -> int:
-        """Function calls for the keys of a number of batches."""
+        """Return the function calls for the keys of a number of batches."""
         found, seen = cached(1 << 20, *range(0, 10 * count, 10)), []
         sys.setprofile(lambda _, event, __: seen.append(event) if event.endswith("call") else None)
         try:

@@ -1,4 +1,4 @@
-"""Index files that are lost or damaged are made again as they were, from the log."""
+"""Lost or damaged index files are rebuilt from the log with equal content."""
 
 import random
 from collections.abc import Callable
@@ -24,15 +24,15 @@ HARMS = [emptied, halved, one_byte_longer, garbage, missing, a_directory]
 
 
 def indexed_store(root: Path, choose: random.Random, count: int) -> Keys:
-    """Leave a store with its index; returns every key."""
+    """Create a store with its index; return all keys."""
     owner = Indexed(small_settings(root))
     owner.open_index()
     while len(owner.directory.files()) < count:
         owner.send_random(choose, 10)
-        # So that there are files that begin with a message's second key.
+        # So that some files begin with a message's second key.
         owner.send(keyed(keys=" ".join(f"many{each}" for each in range(choose.randrange(2, 40)))))
         owner.send(keyed())
-        # Each file is named after the time when it was made.
+        # Each file is named after the time of its creation.
         owner.follow()
     keys = owner.every_key()
     owner.close()

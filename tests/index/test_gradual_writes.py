@@ -1,4 +1,5 @@
-"""What the index writes goes to the disk bit by bit: syncs of the log wait for its syncs."""
+"""Index writes go to the disk in small parts, because syncs of the log wait for syncs of the
+index."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ SLOTS_END = HEADER_BYTES + SHAPE.slots * SLOT_BYTES
 
 
 class CountingDisk(FailingDisk):
-    """Counts what waits for a sync: slots, and units that the system was not told to write."""
+    """Counts unsynced bytes: slots, and units whose write the index has not started."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +63,7 @@ def test_a_table_of_slots_and_its_units_go_to_the_disk_in_small_parts(
         at += count
         assert disk.units < WRITTEN_BYTES_MAX
     file.checkpoint()
-    # They would be nearly all of the table, every few seconds.
+    # They would be nearly the whole table, every few seconds.
     assert (disk.slots, disk.most_slots) == (0, 0)
     file.complete()
     assert WRITTEN_BYTES_MAX <= disk.most_units < WRITTEN_BYTES_MAX + 5000 * UNIT_BYTES

@@ -1,4 +1,4 @@
-"""The index by key: what is in its files, and what a search finds."""
+"""The index by key: content of its files, and results of searches."""
 
 import errno
 import os
@@ -165,7 +165,8 @@ def test_a_key_of_too_many_messages_says_so(tmp_path: Path) -> None:
 
 
 def is_plausible(content: bytes | bytearray, pointer: int) -> bool:
-    """Whether a slot, or a unit's word for the next one, leads to the end or into its own chain."""
+    """Return whether a slot, or a unit's link to the next one, leads to the end or into its own
+    chain."""
 
     def slot_of(unit_at: int) -> int:
         return int.from_bytes(content[unit_at : unit_at + 4]) % SHAPE.slots
@@ -178,7 +179,8 @@ def is_plausible(content: bytes | bytearray, pointer: int) -> bool:
 
 @pytest.mark.parametrize("seed", seeds(1))
 def test_a_flipped_bit_in_a_chain_hides_no_message_in_silence(indexed: Indexed, seed: int) -> None:
-    """All candidates are found, at their places, or the answer says that the file is damaged."""
+    """Check that all candidates are found at their positions, or the damage of the file is
+    reported."""
     choose = random.Random(seed)
     indexed.open_index()
     for number in range(100):
@@ -194,14 +196,14 @@ def test_a_flipped_bit_in_a_chain_hides_no_message_in_silence(indexed: Indexed, 
             flipped = bytearray(whole)
             flipped[at] ^= 1 << choose.randrange(8)
             pointer = at // 4 * 4 if at < units or (at - units) % 20 >= 16 else None
-            # An end of a chain, or an older unit of it, looks like one that is right.
+            # An end of a chain, or an older unit of it, looks like a valid one.
             if pointer is not None and is_plausible(flipped, pointer):
                 continue
             file.path.write_bytes(flipped)
             for key in keys:
                 found = indexed.search(key)
                 missed = set(sound[key]) - set(found.offsets)
-                # A place that leads to no message is told when the log is read there.
+                # A position without a message is reported when the log is read there.
                 elsewhere = set(found.offsets) - set(sound[key])
                 assert not missed or found.unserved or elsewhere, (at, key)
                 assert not found.unserved or file.path.name in found.unserved

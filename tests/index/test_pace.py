@@ -1,4 +1,4 @@
-"""How indexing shares the processor."""
+"""Indexing shares the processor with other work."""
 
 import pytest
 
@@ -23,18 +23,18 @@ FULL = 1 / BUSY_SHARE_MAX - 1
         (0.001, 0.001, 0.0, 0.0, False, POLL_SECONDS),
         (0.001, 0.001, 0.0, 1.0, True, POLL_SECONDS),
         (0.001, 0.001, 0.1, 1.0, True, 0.0),
-        # Too little for a piece waits for more, whether the processor is there or not.
+        # Less than a piece waits for more, also if the processor is free.
         (0.001, 0.001, 0.01, 0.1, False, LITTLE_PAUSE_SECONDS),
         (0.5, 0.1, 0.01, 0.9, False, LITTLE_PAUSE_SECONDS),
         (0.001, 0.001, 0.01, 0.1, True, 0.0),
-        # The processor is there: half of the time, or more when far behind.
+        # The processor is free: half of the time, or more when far behind.
         (0.001, 0.001, 0.02, 0.1, False, 0.001),
         (0.001, 0.001, 7.0, 0.1, False, 0.001 * FULL),
-        # The broker needs it for something else.
+        # The broker needs it for other work.
         (0.001, 0.001, 0.02, 0.9, False, 0.024),
         (0.001, 0.001, 0.25, 0.9, False, 0.003),
         (0.001, 0.001, 7.0, 0.9, False, 0.001 * FULL),
-        # Others do.
+        # Other processes need it.
         (0.004, 0.001, 0.02, 0.1, False, 0.096),
         (10.0, 10.0, 0.02, 0.9, False, BUSY_PAUSE_SECONDS_MAX),
     ],

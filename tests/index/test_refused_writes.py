@@ -1,4 +1,4 @@
-"""The disk refuses units, and the index is asked or closed before it could be abandoned."""
+"""The disk refuses units, and the index is searched or closed before it could be abandoned."""
 
 import errno
 from pathlib import Path
@@ -15,7 +15,7 @@ from support.store_directory import NOW_MS, FailingDisk, healthy
 
 
 class UnitRefusingDisk(FailingDisk):
-    """Refuses units when told to; never slots and headers."""
+    """Refuses units when the test requests it; never slots and headers."""
 
     def refuse_units(self) -> None:
         units_at = unit_position(SHAPE.slots, 0)
@@ -23,7 +23,7 @@ class UnitRefusingDisk(FailingDisk):
 
 
 def with_keys(root: Path, disk: FailingDisk) -> Indexed:
-    """A store of which ten messages are in the index, on disk."""
+    """Return a store with ten messages in the index, on disk."""
     owner = Indexed(small_settings(root), index_disk=disk)
     index = owner.open_index()
     for number in range(10):
@@ -34,7 +34,7 @@ def with_keys(root: Path, disk: FailingDisk) -> Indexed:
 
 
 def take_all(owner: Indexed) -> None:
-    """As the follower's thread does it: all that is left in one piece."""
+    """As the follower's thread does it: the whole rest in one piece."""
     assert owner.index is not None
     owner.index.add([owner.store.read_log(owner.index.position)], owner.clock.time_ms)
 
@@ -105,7 +105,7 @@ def test_a_refused_allocation_leaves_no_unfinished_file(tmp_path: Path) -> None:
 
 
 async def test_a_file_that_was_filled_before_a_refusal_has_its_keys_once(tmp_path: Path) -> None:
-    """The piece goes on in another file, which the disk refuses: it is not taken again."""
+    """The piece continues in another file, which the disk refuses: it is not read again."""
     disk = UnitRefusingDisk()
     owner = with_keys(tmp_path / "store", disk)
     follower = IndexFollower(owner.store, owner.directory, TwoClocks(), Bell())

@@ -1,4 +1,4 @@
-"""An index after a stop, a kill, a power cut: it goes on where it was, or is made anew."""
+"""An index after a stop, a kill, a power cut: it continues, or is built again."""
 
 import random
 import shutil
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """The process has ended."""
 
 
 class DyingDisk(Disk):
-    """Every change counts; the process dies in the middle of the one that `dies_at` names."""
+    """Counts changes; the process dies in the middle of change `dies_at`."""
 
     def __init__(self, dies_at: int) -> None:
         self.left = dies_at
@@ -72,7 +72,7 @@ def test_killed_anywhere_it_ends_as_if_nothing_had_been(tmp_path: Path, seed: in
             owner.close()
         except Killed:
             kills += 1
-            # What was open is gone with the process; the log is whole.
+            # Open files are lost with the process; the log is complete.
             owner.store.close()
     assert kills > 3
     owner = Indexed(configured)
@@ -162,7 +162,7 @@ def test_a_message_whose_keys_lie_in_two_files_is_indexed_once(tmp_path: Path, c
     owner.follow()
     owner.send(keyed(keys=" ".join(f"many{number}" for number in range(12))))
     keys = owner.every_key()
-    # It dies when it has sealed the full file, and before it makes the next.
+    # It dies when it has sealed the full file, and before it creates the next.
     owner.directory.disk = DyingDisk(1)
     with pytest.raises(Killed):
         owner.follow()
@@ -198,7 +198,7 @@ def test_a_torn_last_file_is_noticed_and_made_anew(tmp_path: Path, seed: int) ->
         )
     )
     for at in choose.sample(range(low, high), min(20, high - low)):
-        # Seconds alone are not looked at: they do no harm to what is found.
+        # Wrong seconds alone are not checked: they do not change results.
         content[at] ^= 0xFF
     last.path.write_bytes(content)
     again = Indexed(configured)
@@ -222,7 +222,7 @@ def test_an_index_ahead_of_the_log_is_cut_back(tmp_path: Path) -> None:
         owner.send(keyed(keys="lost"))
     owner.follow()
     owner.close()
-    # A power cut took messages that the index had on disk already.
+    # A power cut removed messages that the index had on disk already.
     shutil.copytree(configured.root / "index", tmp_path / "before" / "index", dirs_exist_ok=True)
     cut = Indexed(small_settings(tmp_path / "before"))
     cut.send(keyed(keys="new"))

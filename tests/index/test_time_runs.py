@@ -1,4 +1,4 @@
-"""Keys of a log whose store times go back, because its clock was wrong for long."""
+"""Keys of a log whose store times decrease, because its clock was wrong for a long time."""
 
 import random
 from pathlib import Path
@@ -104,7 +104,7 @@ def test_a_lost_file_before_times_go_back_may_have_held_any_time(indexed: Indexe
         store = again.store
         return why_unreached(asked(begin_ms, end_ms), index, store.runs, store.visible_end, 0)
 
-    # Later than the index begins, but not what it has.
+    # Later than the beginning of the index, but not than its content.
     assert "before physical offset" in unreached(NOW_MS + YEAR_MS, NOW_MS + 2 * YEAR_MS)
     again.fill_gap()
     assert unreached(NOW_MS + YEAR_MS, NOW_MS + 2 * YEAR_MS) == ""

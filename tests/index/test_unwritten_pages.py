@@ -1,4 +1,4 @@
-"""A sync of the index fails and the broker is gone with it: nothing is in memory alone later."""
+"""A sync of the index fails and the broker ends with it: later no entry is only in memory."""
 
 import errno
 from pathlib import Path
@@ -29,12 +29,12 @@ def test_what_an_index_shows_after_a_failed_sync_outlives_a_power_cut(
         left -= 1
         return errno.EIO if left < 0 else 0
 
-    # Only now: the file's creation is not what fails.
+    # Only now: the creation of the file must not fail.
     owner.follow(pieces_max=1)
     disk.fail_sync = fails
     with pytest.raises(OSError, match="Input/output"):
         follow_and_checkpoint(owner)
-    # The process is gone before it could remove the file.
+    # The process ended before it could remove the file.
     owner.index = None
     owner.store.close()
     again = Indexed(configured, index_disk=CachedDisk(cache))

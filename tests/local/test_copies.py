@@ -23,7 +23,7 @@ LOG, TOPIC = "broker-a", "orders"
 
 
 class Orders:
-    """Sends numbers one after the other, and reads what is stored of them."""
+    """Sends numbers one after another, and reads the stored ones."""
 
     def __init__(self, local: LocalCluster, connection: rockoon.Cluster, sent: int) -> None:
         self.local = local
@@ -37,7 +37,7 @@ class Orders:
         self.sent += count
 
     async def stored(self) -> list[int]:
-        """Without what was sent twice because its answer was lost."""
+        """Return them without numbers that were sent twice because their reply was lost."""
         log = await self.log(lambda log: log.confirmed and log.leader and log.leader.address)
         assert log.leader is not None
         assert log.leader.address is not None
@@ -66,7 +66,7 @@ def led_by_three(log: LogDescription) -> bool:
 
 
 def replaced(lost: ReplicaDescription) -> Callable[[LogDescription], bool]:
-    """Whether a replica of the same name counts in the place of a lost one."""
+    """Return whether a replica of the same name has replaced a lost one."""
 
     def holds(log: LogDescription) -> bool:
         names = {each.id: each.name for each in log.in_sync}
@@ -90,7 +90,7 @@ async def test_one_copy_becomes_three_of_which_any_may_lose_its_disk(tmp_path: P
     async with running(tmp_path, replicas=3, sent=10) as orders:
         await orders.log(led_by_three)
         await orders.send(10)
-        # A leader's, then a follower's that has it all from that.
+        # A leader's disk, then that of a follower which has copied everything from it.
         for leads in (True, False):
             log = await orders.log(led_by_three)
             lost = next(each for each in log.in_sync if each.is_leader == leads)

@@ -1,4 +1,4 @@
-"""Copies are asked for while the nameservers still list the process that was killed."""
+"""Calls to copies while the nameservers still list the killed process."""
 
 import time
 from types import SimpleNamespace
@@ -17,11 +17,11 @@ LOG = "broker-a"
 
 
 class ListedLogs:
-    """What nameservers list of one log, and answer by their own rules.
+    """Lists of one log by nameservers, with replies by their own rules.
 
     Args:
-        looks: after so many of them the process that was killed is not listed any more, and the
-            log is that of the one that was started.
+        looks: number of calls after which the killed process is not listed any more, and the log is
+            that of the new process.
     """
 
     def __init__(self, looks: int) -> None:

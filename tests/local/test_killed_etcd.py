@@ -1,4 +1,4 @@
-"""The etcd of a local cluster keeps what it has acknowledged, however often it is killed."""
+"""The etcd of a local cluster keeps all acknowledged changes, however often it is killed."""
 
 import asyncio
 import os
@@ -17,30 +17,30 @@ from support.eventually import eventually
 from support.waiting import DEADLINE_SECONDS
 
 WRITERS = 100
-# Long enough for a commit by etcd's clock, a tenth of a second, to come among the writes.
+# Long enough for a commit by etcd's clock, a tenth of a second, during the writes.
 WRITE_SECONDS_MAX = 0.3
 
 
 class Killed:
-    """One etcd that is killed under writers again and again.
+    """One etcd that is killed repeatedly during writes.
 
     Args:
-        directory: its data.
-        program: which.
-        chance: when it is killed.
+        directory: directory of its data.
+        program: path of the program.
+        chance: chooses the times of the kills.
     """
 
     def __init__(self, directory: Path, program: Path, chance: random.Random) -> None:
         self.acknowledged: dict[str, int] = {}
         self._port = choose_port()
-        # Without `sh` around it, which would outlive the kill by a moment.
+        # Without `sh` around it, which would survive the kill for a moment.
         words = etcd_command(program, directory, self._port, durable=False)
         self._command = words[words.index(str(program)) :]
         self._chance = chance
         self._written = 0
 
     async def round(self) -> dict[str, tuple[int, int]]:
-        """Start it, look, write, kill it. Returns key → (acknowledged, found) of what is lost."""
+        """Start it, read, write, kill it. Return key → (acknowledged, found) of lost keys."""
         process = await asyncio.create_subprocess_exec(
             *self._command, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL
         )
@@ -69,7 +69,7 @@ class Killed:
         return lost
 
     async def _write(self, etcd: Etcd, key: str) -> None:
-        """Until it is killed. One that was under way then may have been done or not."""
+        """Write until it is killed. A write under way then may have been done or not."""
         while True:
             self._written += 1
             number = self._written

@@ -1,4 +1,4 @@
-"""A local cluster of real processes: started, hurt, mended, stopped, and started again."""
+"""A local cluster of real processes: started, damaged, repaired, stopped, and started again."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ NODES = ["etcd", "nameserver-a", "broker-a", "offset"]
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    """One cluster for the tests of this file; each leaves it as it found it."""
+    """One cluster for the tests of this file; each restores it."""
     with LocalCluster() as cluster:
         yield cluster
 

@@ -1,4 +1,4 @@
-"""A node's process: ready, ended, killed, and never left behind."""
+"""A node's process: ready, ended, killed, and never left running."""
 
 import os
 import signal
@@ -32,7 +32,7 @@ SILENT = "import sys; print('still thinking', file=sys.stderr, flush=True); sys.
 
 
 class Started:
-    """Makes nodes of Python one-liners and ends them after the test."""
+    """Creates nodes of Python one-liners and ends them after the test."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -150,7 +150,7 @@ def etcd(tmp_path: Path) -> Iterator[Node]:
 
 
 def session_of(pid: int) -> list[int]:
-    """Live processes of the session that `pid` leads."""
+    """Return live processes of the session that `pid` leads."""
     members = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal() and not gone(int(folder.name)):
@@ -223,7 +223,7 @@ def test_the_packaged_etcd_is_found_when_there_is_no_other(tmp_path: Path) -> No
 
 
 def named(directory: Path, version: str) -> Path:
-    """A program that says it is etcd; no script, since the package installs one that is not."""
+    """A program with the name of etcd; no script, because the package installs no script."""
     source = directory / "etcd.c"
     source.write_text(f'int puts(const char *); int main() {{ puts("etcd Version: {version}"); }}')
     subprocess.run(["cc", "-o", str(directory / "etcd"), str(source)], check=True)

@@ -1,4 +1,4 @@
-"""Which nodes a local cluster runs, of those that its directory remembers."""
+"""Nodes that a local cluster runs, of those in its directory."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def replicas(*names: str) -> list[NodeRecord]:
         ((), 1, [LOG]),
         ((), 3, ["broker-a-0", "broker-a-1", "broker-a-2"]),
         ((LOG,), 3, [LOG, "broker-a-0", "broker-a-1"]),
-        # The only copy is the one that there is, and not an empty one under the first name.
+        # The only copy is the existing one, and not an empty one with the first name.
         (("broker-a-2",), 1, ["broker-a-2"]),
         (("broker-a-2",), 3, ["broker-a-2", "broker-a-0", "broker-a-1"]),
     ],

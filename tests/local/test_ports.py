@@ -1,4 +1,4 @@
-"""Which ports nodes get, when several clusters choose at once."""
+"""Ports of nodes, if several clusters choose at once."""
 
 import random
 import socket
@@ -42,7 +42,7 @@ def test_two_processes_that_choose_by_the_same_chance_choose_different_ports() -
 
 def test_a_port_comes_again_only_after_all_others_of_the_block() -> None:
     with PortBlock() as block:
-        # Whoever does not know of blocks may listen on one of them.
+        # A program that does not know of blocks may listen on one of them.
         chosen = [block.choose() for _ in range(BLOCK_PORTS // 2)]
         assert len(set(chosen)) == len(chosen)
         assert LOWEST <= min(chosen) <= max(chosen) < HIGHEST

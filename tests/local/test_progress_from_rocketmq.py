@@ -1,4 +1,4 @@
-"""A store and the progress of a RocketMQ broker: a group goes on where it was."""
+"""A store and the progress of a RocketMQ broker: a group continues at its offsets."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ GROUP = "moved"
 
 
 def left_by_rocketmq(root: Path) -> None:
-    """Messages 0 to 3 of topic `orders`, and those that the group was sent again."""
+    """Messages 0 to 3 of topic `orders`, and those that were sent to the group again."""
     now_ms = time.time_ns() // 1_000_000
     with small_store(root) as store:
         for number in range(4):

@@ -1,4 +1,4 @@
-"""The pytest plugin, as somebody's test suite uses it."""
+"""The pytest plugin, as a user's test suite uses it."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""A cluster in one process: what it keeps, and directories that are used both ways."""
+"""A cluster in one process: its stored state, and directories that are used both ways."""
 
 import asyncio
 import re
@@ -25,7 +25,7 @@ async def send(local: LocalCluster, topic: str, *bodies: bytes) -> None:
 
 
 async def read_in_group(local: LocalCluster, topic: str, count: int) -> list[bytes]:
-    """So many messages as the group's next ones, and its progress kept."""
+    """Read this number of messages as the group, and commit its progress."""
     async with (
         rockoon.connect(local.nameservers) as cluster,
         cluster.pull_consumer("readers", consume_from="first") as consumer,

@@ -1,4 +1,4 @@
-"""What a node's tests start from: a nameserver, and a node that asks it."""
+"""Fixture of a node's tests: a nameserver, and a node that calls it."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
@@ -17,7 +17,7 @@ async def nameserver() -> AsyncIterator[BrokerRoutes]:
 
 @pytest.fixture
 async def told_of() -> AsyncIterator[Callable[..., Nameservers]]:
-    """Makes what a service has that was told of some addresses; closed at the end."""
+    """Creates the parts of a service that knows some addresses; closed at the end."""
     async with AsyncExitStack() as stack:
 
         def make(*addresses: str) -> Nameservers:

@@ -1,5 +1,5 @@
-"""A service and the access keys: which of those that nameservers tell are in force."""
-# ruff: noqa: ARG002 - gRPC hands every method a request and a context
+"""A service and the access keys: the keys of nameservers that are in effect."""
+# ruff: noqa: ARG002 - gRPC passes a request and a context to every method
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -28,11 +28,11 @@ def keys_at(revision: int, *key_ids: str, etcd_reachable: bool) -> pb.KeysUpdate
 
 
 class Teller(AccessKeysServicer):
-    """A nameserver that tells each watcher what the test says, and ends the watch when that
-    changes.
+    """A nameserver that sends each watcher the keys of the test, and ends the watch when they
+    change.
 
     Attributes:
-        watches: how many were begun.
+        watches: number of watches so far.
     """
 
     def __init__(self, update: pb.KeysUpdate) -> None:
@@ -56,7 +56,7 @@ class Teller(AccessKeysServicer):
 
 @asynccontextmanager
 async def told_by(teller: Teller, told_of: TellsOf) -> AsyncIterator[Gate]:
-    """The gate of a service that knows the teller, and a nameserver that does not answer."""
+    """The gate of a service that knows this nameserver, and one that does not reply."""
     gate = Gate({}, tuple, 300.0)
 
     def register(server: aio.Server) -> None:
@@ -71,7 +71,7 @@ async def told_by(teller: Teller, told_of: TellsOf) -> AsyncIterator[Gate]:
 
 
 async def test_a_nameserver_without_etcd_brings_no_revoked_key_back(told_of: TellsOf) -> None:
-    """However long it is the only one that answers."""
+    """However long it is the only one that replies."""
     teller = Teller(keys_at(10, "shop", etcd_reachable=True))
     async with told_by(teller, told_of) as gate:
         await eventually(lambda: gate.keys.get("shop") is not None)

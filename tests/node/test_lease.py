@@ -1,4 +1,4 @@
-"""Until when a node may answer: a table of what it hears and how the time goes."""
+"""Time until which a node may serve: a table of its received replies and of the clock."""
 
 import pytest
 
@@ -47,7 +47,7 @@ def test_the_lease_counts_from_when_its_renewal_was_sent_and_ends_before_it_does
 
 
 def test_who_is_awake_and_reaches_nobody_goes_on(lease: NodeLease, times: Times) -> None:
-    """As in architecture.md: what is known is served while nameservers or etcd are away."""
+    """As in architecture.md: known state is served while nameservers or etcd are away."""
     lease.renewed(100.0, 10.0)
     for times.now in (106.0, 110.6, 115.0, 119.5, 124.0, 130.0):
         assert answers(lease)
@@ -61,7 +61,7 @@ def test_who_slept_through_its_lease_waits_for_a_nameserver_that_knows(
 ) -> None:
     lease.renewed(100.0, 10.0)
     times.now = 110.0
-    # A call that was under way meanwhile, and one made since.
+    # A call that was under way in the meantime, and one made since.
     lease.no_answer(round_seconds=2.5)
     assert not answers(lease)
     lease.no_answer(round_seconds=2.5)
@@ -84,7 +84,7 @@ def test_who_starts_while_nameservers_are_away_serves_what_it_knows(
 def test_who_was_told_of_another_process_with_a_copy_waits_until_that_is_known_to_be_over(
     lease: NodeLease, times: Times
 ) -> None:
-    """A nameserver or etcd that is away in between proves nothing: the other one may go on."""
+    """A nameserver or etcd that is away in between proves nothing: another node may continue."""
     lease.registration_started()
     lease.has_predecessor(8.0)
     for times.now in (101.0, 107.0, 120.0):

@@ -1,4 +1,4 @@
-"""Any nameserver will do: whose turn it is, and who is asked next."""
+"""Calls to any nameserver: their order, and the next one after a failure."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Updates that wait for a slow service: added up, and never another result than one by one."""
+"""Updates that wait for a slow service: merged ones have the same result as single ones."""
 
 import asyncio
 import random
@@ -37,7 +37,7 @@ def change(revision: int, etcd: int = ETCD, **contents: object) -> RouteUpdate:
 
 
 class Routes:
-    """What a reader holds that puts updates into force as nameserver.proto says."""
+    """State of a reader that applies updates by the rules of nameserver.proto."""
 
     def __init__(self) -> None:
         self.held: dict[tuple[str, ...], bytes] = {}
@@ -66,7 +66,7 @@ class Routes:
 
 
 def by_chance(chance: random.Random, revision: int) -> RouteUpdate:
-    """A change of a few names out of few, so that they meet; now and then all there is."""
+    """Return a change of a few names out of few, so that they overlap; sometimes a snapshot."""
     if chance.random() < 0.05:
         return change(revision, snapshot=True, topics=[topic("T1", revision)])
     name = f"{chance.randrange(4)}"
@@ -95,7 +95,7 @@ async def test_what_is_added_up_gives_the_routes_that_one_by_one_gives(seed: int
         update = by_chance(chance, revision)
         one_by_one.take(update)
         await pending.put(update)
-        # Before snapshots, which are not added up, are so many that `put` waits.
+        # Snapshots are not merged; before there are so many that `put` waits.
         while chance.random() < 0.4:
             if (ready := await taken(pending)) is None:
                 break
@@ -107,7 +107,7 @@ async def test_what_is_added_up_gives_the_routes_that_one_by_one_gives(seed: int
 
 
 async def taken(pending: PendingUpdates) -> RouteUpdate | None:
-    """What is there, without waiting."""
+    """Return the waiting updates, without a wait."""
     try:
         async with asyncio.timeout(0):
             return await pending.get()

@@ -1,4 +1,4 @@
-"""What a store holds is for its owner: nobody else on the machine may reach it."""
+"""Files of a store are accessible only for their owner, and for no other user of the machine."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A service in the routes: announced, renewed, refused, taken out."""
+"""A service in the routes: registered, renewed, refused, removed."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -38,7 +38,7 @@ NAME_TAKEN = NodeNameTaken(name="broker-a", address="there:1")
 async def registering(
     nameservers: Nameservers, lease: NodeLease | None = None
 ) -> AsyncIterator[tuple[Registration, Stop]]:
-    """A service that stays registered until the block ends; it does not say goodbye by itself."""
+    """A service that stays registered until the block ends; it does not unregister by itself."""
     registration, stop = Registration(nameservers, NODE, lease or NodeLease("the broker")), Stop()
     async with asyncio.timeout(DEADLINE_SECONDS), asyncio.TaskGroup() as tasks:
         running = tasks.create_task(registration.run(stop))
@@ -99,7 +99,7 @@ async def test_a_service_that_is_refused_at_first_ends_and_says_no_goodbye(
     assert stop.fatal is not None
     assert stop.fatal.status is ExitStatus.CONFIGURATION
     await registration.leave()
-    # The nameserver would have refused to be told of another's end.
+    # The nameserver would have refused the end of another node.
     assert "could not unregister" not in caplog.text
     assert nameserver.nodes == {(pb.BROKER, "broker-a"): STRANGER}
 
@@ -151,7 +151,7 @@ async def test_a_service_that_nobody_answers_knows_that_everybody_was_asked(
 
 
 class ForgetsToAnswer(BrokerRoutes):
-    """Takes entries, and fails before it says so."""
+    """Accepts entries, and fails before its reply."""
 
     async def RegisterNode(self, request: pb.RegisterNodeRequest, context: Any) -> Any:
         await super().RegisterNode(request, context)
@@ -179,7 +179,7 @@ async def test_a_service_that_never_asked_has_nothing_to_take_out(
 
 
 class Clock:
-    """Stands still until it is moved."""
+    """A clock that changes only when a test advances it."""
 
     def __init__(self) -> None:
         self.seconds = 1_000.0
@@ -198,7 +198,7 @@ async def test_a_service_answers_in_its_name_while_it_hears_from_nameservers_and
         await registration.in_routes.wait()
         lease.check()
         nameserver.registering.clear()
-        # Stopped for longer than the lease. The renewal on its way is of before that.
+        # Stopped for longer than the lease. The pending renewal is older than that.
         clock.seconds += 10
         with pytest.raises(NotReady, match="its lease is over"):
             lease.check()

@@ -1,4 +1,4 @@
-"""A service and the routes: what it is told, in which order, and what it does without."""
+"""A service and the routes: received updates, their order, and operation without nameservers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -20,13 +20,13 @@ NOBODY = "127.0.0.1:1"
 
 
 class Follower:
-    """A follower and what it was told."""
+    """A follower and its received updates."""
 
     def __init__(self, nameservers: Nameservers) -> None:
         self.told: list[pb.RouteUpdate] = []
         self.routes = RouteFollower(nameservers, self.take)
         self.stop = Stop()
-        # While it is clear, an update that was told is not in force yet.
+        # While it is cleared, a received update is not in effect yet.
         self.taking = asyncio.Event()
         self.taking.set()
 
@@ -87,7 +87,7 @@ async def test_what_is_told_while_an_update_is_put_into_force_comes_as_one(
         await eventually(lambda: first in follower.revisions)
         for number in range(200):
             last = await nameserver.create_topic(f"U{number}", {"broker-a": 1})
-        # By then the other one has been told most of it as well.
+        # By then the other one has received most of it as well.
         assert await quick.routes.wait_revision(last, 60)
         follower.taking.set()
         assert await follower.routes.wait_revision(last, 60)
@@ -150,7 +150,7 @@ async def test_changes_of_another_etcd_are_not_put_on_top_of_what_is_known(
         revision = await nameserver.create_topic("T", {"broker-a": 1})
         assert await follower.routes.wait_revision(revision, 20)
         await nameserver.stop()
-        # Its history has the revision that is asked for, and goes on behind it.
+        # Its history has the requested revision, and continues after it.
         nameserver.etcd_cluster_id += 1
         missed = await nameserver.create_topic("U", {"broker-a": 1})
         before = len(follower.told)
@@ -199,7 +199,7 @@ async def test_a_revision_that_never_comes_is_not_waited_for_longer_than_asked(
 async def test_who_is_behind_what_others_have_seen_asks_the_next_nameserver(
     nameserver: BrokerRoutes, told_of: TellsOf
 ) -> None:
-    """The first one is silent, as if the way to it were cut, and nothing says that it is."""
+    """The first one is silent, as if the connection were cut, and no error reports it."""
     async with (
         BrokerRoutes() as other,
         following(told_of(nameserver.address, other.address)) as follower,
@@ -209,7 +209,8 @@ async def test_who_is_behind_what_others_have_seen_asks_the_next_nameserver(
         await nameserver.create_topic("T", {"broker-a": 1})
         revision = await other.create_topic("T", {"broker-a": 1})
         while not await follower.routes.wait_revision(revision, 0.1):
-            # Nobody is told that no nameserver could tell: another may have seen a topic deleted.
+            # No client learns that no nameserver replied: another one may have seen a deleted
+            # topic.
             assert follower.routes.following
         assert other.watches == 1
         assert [topic.config.name for topic in follower.told[-1].topics] == ["T"]

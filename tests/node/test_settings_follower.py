@@ -1,5 +1,5 @@
 """Live settings of a node: those of a nameserver, or else those of the last run."""
-# ruff: noqa: ARG002 - gRPC hands every method a request and a context
+# ruff: noqa: ARG002 - gRPC passes a request and a context to every method
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A store joins the first cluster it meets, and no other one by mistake."""
+"""A store joins the first cluster that it meets, and no other one by mistake."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def test_the_first_cluster_is_written_down_and_another_one_refused(tmp_path: Pat
     assert (tmp_path / "clusterId").read_text() == "0000000000001234\n"
     assert store(tmp_path).known == OURS
     assert store(tmp_path).join(OURS) == ""
-    # A nameserver of a former version tells none.
+    # A nameserver of a former version sends none.
     assert store(tmp_path).join(0) == ""
     assert "belongs to cluster 0000000000001234" in store(tmp_path).join(OTHER)
     assert store(tmp_path).known == OURS

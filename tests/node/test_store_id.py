@@ -1,4 +1,4 @@
-"""A store's identity: made once, kept, and not replaced when it is damaged."""
+"""A store's identity: created once, kept, and not replaced when it is damaged."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What tests of receivers send, and how they receive."""
+"""Messages and receivers of the tests."""
 
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any
@@ -32,7 +32,7 @@ class Orders:
         return made_by.simple_consumer(self.group, {self.topic: expression}, **options)
 
     async def all_settled(self) -> None:
-        """Wait until the group has nothing left to do."""
+        """Wait until the group has no message left."""
 
         async def lag() -> int:
             reply = await self.cluster.admin.lag(self.group)
@@ -43,7 +43,7 @@ class Orders:
 
 
 async def receive(consumer: SimpleConsumer, count: int, **options: Any) -> list[ReceivedMessage]:
-    """Receive until there are so many, without acknowledging."""
+    """Receive until this number of messages has arrived, without acknowledgements."""
     found: list[ReceivedMessage] = []
     while len(found) < count:
         some = await consumer.receive(count - len(found), wait=DEADLINE_SECONDS, **options)

@@ -1,4 +1,4 @@
-"""Receiving while brokers and the offset service are killed and come back."""
+"""Receives while brokers and the offset service are killed and restarted."""
 
 import asyncio
 import itertools
@@ -33,7 +33,7 @@ async def orders(local: LocalCluster) -> AsyncIterator[Orders]:
 
 
 class Work:
-    """Receivers that acknowledge all that they get, and remember it."""
+    """Receivers that acknowledge and record all their messages."""
 
     def __init__(self, orders: Orders) -> None:
         self.orders = orders
@@ -131,7 +131,7 @@ async def test_an_offset_service_that_is_killed_forgets_nothing_that_was_answere
             sending = tasks.create_task(orders.send(range(first + 15, first + 30)))
             await asyncio.to_thread(local.restart, "offset")
             await sending
-        # What was granted by an answer that was lost waits for its time, which is long.
+        # Messages of a lost reply wait for their invisible time, which is long.
         await eventually(lambda: len(set(work.done)) > 40)
         for task in working:
             task.cancel()
@@ -140,7 +140,7 @@ async def test_an_offset_service_that_is_killed_forgets_nothing_that_was_answere
 
 @pytest.mark.soak
 async def test_leaders_of_the_log_and_of_progress_die(tmp_path: Path) -> None:
-    """With copies nothing waits for who was killed."""
+    """With copies no call waits for the killed process."""
     async with (
         LocalCluster(tmp_path, replicas=3) as local,
         rockoon.connect(local.nameservers) as cluster,
@@ -161,7 +161,7 @@ async def test_leaders_of_the_log_and_of_progress_die(tmp_path: Path) -> None:
                     lambda log=log: cluster.admin.logs.describe(log),  # type: ignore[misc]
                     lambda found: found.confirmed and len(found.in_sync) == 3,
                 )
-            # What was granted by an answer that was lost waits for its time.
+            # Messages of a lost reply wait for their invisible time.
             await eventually(lambda: len(set(work.done)) > 60)
             for task in working:
                 task.cancel()

@@ -1,4 +1,4 @@
-"""Nobody takes from others: topics take turns, and what is at fault concerns its own receivers."""
+"""Fair shares: topics are served in turn, and a fault affects only the receivers of its topic."""
 
 import asyncio
 import dataclasses
@@ -72,7 +72,7 @@ async def test_one_whose_messages_cannot_be_given_out_costs_no_other_his(orders:
     for wish in wishes:
         assert await received(*wish, 0) == []
     async with asyncio.TaskGroup() as tasks:
-        # The queue that grows has both asked for in one call.
+        # The growing queue serves both in one call.
         failing = tasks.create_task(failure_of(received(*wishes[0], DEADLINE_SECONDS)))
         waiting = tasks.create_task(received(*wishes[1], DEADLINE_SECONDS))
         await asyncio.sleep(0)

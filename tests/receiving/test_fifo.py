@@ -92,7 +92,7 @@ async def test_no_receiver_gets_ahead_of_another(
     names = itertools.count()
 
     async def work(consumer: rockoon.SimpleConsumer, name: int) -> None:
-        """Handle messages in their order. Behind one that fails, none of its key is handled."""
+        """Handle messages in order. After a failed one, none of its key is handled."""
         while any(left.values()):
             messages = await consumer.receive(chance.randint(1, 10), wait=0.2)
             by_key: dict[str, list[rockoon.ReceivedMessage]] = {}

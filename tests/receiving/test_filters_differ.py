@@ -1,4 +1,4 @@
-"""Receivers of one group with different filters lose messages: they are warned, and it shows."""
+"""Receivers of one group with different filters lose messages: a warning and the group show it."""
 
 import pytest
 from receiving.orders import Orders, receive

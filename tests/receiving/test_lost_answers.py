@@ -1,4 +1,4 @@
-"""Answers of the offset service that are lost on the way to receivers which gateways report."""
+"""Lost replies of the offset service to receivers that gateways report."""
 
 import asyncio
 import random
@@ -26,7 +26,7 @@ HOUR_MS = 3_600_000
 
 
 class LosingCluster(Cluster):
-    """A connection that loses the first answer which grants messages."""
+    """A connection that loses the first reply with granted messages."""
 
     def __init__(self, nameservers: list[str]) -> None:
         super().__init__(nameservers)
@@ -50,7 +50,7 @@ async def losing(local: LocalCluster) -> AsyncIterator[LosingCluster]:
 async def received(
     cluster: Cluster, orders: Orders, client: str, *, tags: str = "*", **more: Any
 ) -> ReceivedMessages:
-    """What a client gets for which a gateway asks, and which it reports."""
+    """Return the messages of a client for which a gateway calls, and which it reports."""
     return await cluster.receiving.receive(
         orders.group,
         [Subscription.parse(orders.topic, tags)],
@@ -85,7 +85,7 @@ async def test_messages_of_a_lost_answer_come_to_another_client_if_its_receiver_
         leaving = tasks.create_task(received(losing, orders, "leaving"))
         await losing.lost.wait()
         leaving.cancel()
-    # Another gateway asks: the one whose answer was lost has no receivers any more.
+    # Another gateway calls: the one whose reply was lost has no receivers any more.
     (got,) = await received(orders.cluster, orders, "other")
     assert (got.body, got.attempt) == (b"1", 1)
 
@@ -95,7 +95,7 @@ class FailingCluster(Cluster):
 
     Args:
         nameservers: of the cluster.
-        failing: type of the requests that fail.
+        failing: type of the failing requests.
     """
 
     def __init__(self, nameservers: list[str], failing: type[Any]) -> None:
@@ -111,7 +111,7 @@ class FailingCluster(Cluster):
         reply = await super().call(method, request, **options)
         if any(each.acquired for each in getattr(reply, "granted", ())):
             self.granted.set()
-            # A receiver that is cancelled now has left before the answer is given out.
+            # A receiver that is cancelled now has left before the reply is distributed.
             await asyncio.sleep(0)
         return reply
 
@@ -144,7 +144,7 @@ async def test_messages_that_a_filter_leaves_out_are_settled_after_failures(
 
 
 class LossyCluster(Cluster):
-    """A connection that loses one of twenty answers about messages."""
+    """A connection that loses one of twenty replies about messages."""
 
     def __init__(self, nameservers: list[str], chance: random.Random) -> None:
         super().__init__(nameservers)

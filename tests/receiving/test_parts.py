@@ -1,4 +1,4 @@
-"""What receivers are made of, without a cluster: lines, kept batches, offsets as bits."""
+"""Parts of receivers, without a cluster: lines, kept batches, offsets as bits."""
 
 import asyncio
 from collections.abc import Sequence
@@ -167,7 +167,7 @@ def damaged_last() -> Batch:
     """Messages 3 and 4, the latter damaged."""
     batches = [pulled([offset], 0).batch for offset in (3, 4)]
     sound, other = (Message(batch, 0).record for batch in batches if batch is not None)
-    # Behind the body are a length, the topic, and a length.
+    # After the body are a length, the topic, and a length.
     at = len(other) - len("orders") - 4
     whole = sound + other[:at] + b"5" + other[at + 1 :]
     return Batch(QUEUE, whole, np.array([len(sound), len(other)], dtype="<u4"))
@@ -186,14 +186,14 @@ def test_what_is_damaged_is_no_dead_letter_and_is_told(caplog: pytest.LogCapture
     tail = TrackedQueue(QUEUE, 1, queue_to_wire(QUEUE))
     assert _undamaged("billing", tail, reading) == [(3, batch, 0)]
     assert reading.damaged == [9, 4]
-    # Nor is it left out by a filter, which would be the same as to acknowledge it.
+    # Nor does a filter exclude it, which would be the same as to acknowledge it.
     of_tag = Subscription.parse("orders", "paid")
     assert [_matches(of_tag, batch, index) for index in range(2)] == [False, True]
     assert all(each in caplog.text for each in ("billing", "orders", "[9, 4]"))
 
 
 class Reads:
-    """A reader of a queue that says one thing."""
+    """A reader of a queue with one reply."""
 
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
@@ -223,7 +223,7 @@ class Settles:
 def burying(
     monkeypatch: pytest.MonkeyPatch, reading: Reading, buried: list[int]
 ) -> tuple[Granting, Settles]:
-    """Giving out of what is read so, where brokers store these as dead letters."""
+    """Distribution of messages from such a read, if brokers store these as dead letters."""
 
     async def store(*_: object) -> list[int]:
         return buried
@@ -394,7 +394,7 @@ def test_the_oldest_make_room() -> None:
 
 
 class Row:
-    """A line, and its receivers in the order in which they came."""
+    """A line, and its receivers in the order of their arrival."""
 
     def __init__(self, *messages_max: int) -> None:
         subscription = Subscription.parse("orders", "*")
@@ -407,7 +407,7 @@ class Row:
 
     @property
     def wanted(self) -> int:
-        """How many messages are to be acquired."""
+        """Return the number of messages to acquire."""
         return self.receive_queue.shares().get(ME, 0)
 
     @property
@@ -571,7 +571,7 @@ def test_queues_that_hold_enough_are_named_and_no_others() -> None:
     queues = [MessageQueue("orders", "broker-a", number) for number in range(5)]
     tails = [TrackedQueue(each, 1, queue_to_wire(each), end_offset=10) for each in queues]
     tails[0].end_offset = 0
-    # The second is read to its end; of the third nothing is known.
+    # The second is read to its end; the third is unknown.
     acquired_ends = {queues[1]: 10, queues[3]: 7, queues[4]: 0}
     assert with_backlog(tails, acquired_ends, 3) == tails[2:4]
     assert with_backlog(tails, acquired_ends, 13) == tails[2:]

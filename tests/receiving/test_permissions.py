@@ -1,4 +1,4 @@
-"""Receiving with an access key that may do some things."""
+"""Receives with an access key with few permissions."""
 
 from receiving.orders import Orders, failure_of, receive
 
@@ -20,7 +20,7 @@ async def test_who_may_read_a_topic_for_a_group_receives_and_nobody_else() -> No
         key = await operator.admin.access_keys.create("reader", map(Permission.parse, reads))
         async with rockoon.connect(local.nameservers, access=key) as cluster:
             orders = Orders(cluster, "orders")
-            # The two others fail together with wishes that are granted.
+            # The two others fail together with permitted requests.
             foreign = cluster.simple_consumer("others", {"orders": "*"})
             secrets = Orders(cluster, "secrets").consumer()
             assert isinstance(await failure_of(foreign.receive()), NotPermitted)

@@ -1,4 +1,4 @@
-"""What receivers of one connection share, and what they must not share."""
+"""State that receivers of one connection share, and state that they must not share."""
 
 import asyncio
 from collections import Counter
@@ -15,7 +15,7 @@ from support.waiting import DEADLINE_SECONDS
 
 
 async def subscriptions(orders: Orders) -> int:
-    """Queues that the broker has on pull streams."""
+    """Return the queues that the broker has on pull streams."""
     (queue, *_) = (await orders.cluster.route(orders.topic)).queues
     stub = orders.cluster.broker(queue.broker)
     return (await stub.DescribeBroker(DescribeBrokerRequest())).pull_subscriptions
@@ -25,7 +25,7 @@ async def test_hundreds_of_receivers_follow_a_queue_once(orders: Orders) -> None
     before = await subscriptions(orders)
     async with orders.consumer() as consumer, asyncio.TaskGroup() as tasks:
         waiting = [tasks.create_task(receive(consumer, 1)) for _ in range(400)]
-        # Once the first has got something, all wait.
+        # Once the first has received a message, all wait.
         await orders.send([0])
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         # Four queues, and one of the retry topic.
@@ -92,7 +92,7 @@ async def test_a_topic_of_the_same_name_is_another_one(orders: Orders) -> None:
 async def failure_or_messages(
     consumer: rockoon.SimpleConsumer,
 ) -> list[rockoon.ReceivedMessage]:
-    """Receive; that the topic is not there (yet) is no failure."""
+    """Receive; it is no failure if the topic does not exist (yet)."""
     try:
         return await consumer.receive(wait=1.0)
     except rockoon.errors.TopicNotFound:
@@ -155,7 +155,7 @@ async def test_what_others_have_taken_hides_nothing_in_other_queues(
             taken += len(found)
         async with cluster.producer() as producer:
             await producer.send(topic, b"left", queue=second)
-        # Also one that does not wait is asked for at all queues.
+        # A receiver that does not wait is served from all queues, too.
         found = []
         async with asyncio.timeout(DEADLINE_SECONDS):
             while not found:

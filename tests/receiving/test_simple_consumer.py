@@ -1,4 +1,4 @@
-"""Receiving message by message: acknowledged, given back, extended, forgotten, filtered."""
+"""Receives message by message: acknowledged, given back, extended, expired, filtered."""
 
 import asyncio
 from time import monotonic
@@ -92,7 +92,7 @@ async def test_an_acknowledgement_that_is_late_counts_while_nobody_else_has_it(
         def look() -> int:
             return message.visible_at_ms
 
-        # Nobody waits: it is visible, and not received.
+        # No receiver waits: it is visible, and not received.
         rows = await orders.cluster.admin.lag(orders.group)
         while rows.as_of_ms <= look():
             rows = await orders.cluster.admin.lag(orders.group)
@@ -252,7 +252,7 @@ async def test_a_receiver_that_is_cancelled_keeps_nothing(orders: Orders) -> Non
             gone = tasks.create_task(consumer.receive(1))
             await asyncio.sleep(0)
             sending = tasks.create_task(orders.send([number]))
-            # Somewhere on the message's way.
+            # Anywhere between broker and receiver.
             for _ in range(3 * number):
                 await asyncio.sleep(0)
             gone.cancel()

@@ -1,4 +1,4 @@
-"""What a real broker is needed for: not part of `make test`, see `make rocketmq`."""
+"""Tests that need a real broker: not part of `make test`, see `make rocketmq`."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Make the small stores in `tests/format/data` anew: `PYTHONPATH=tests python -m rocketmq.golden`.
+"""Create the small stores in `tests/format/data`: `PYTHONPATH=tests python -m rocketmq.golden`.
 
 Two stores as a real broker leaves them, without the files that Rockoon does not read:
 
@@ -25,12 +25,12 @@ KEPT = ("abort", "batchconsumequeue", "checkpoint", "commitlog", "config", "cons
 
 
 def packed_body(kind: str) -> bytes:
-    """What was sent with a compression."""
+    """Return the body that was sent with a compression."""
     return kind.encode() + 2000 * b"."
 
 
 def outcome(number: int) -> str:
-    """How the transaction of a number has ended."""
+    """Return the end of the transaction with a number."""
     return "commit" if number % 3 else "rollback"
 
 
@@ -69,7 +69,7 @@ def batches(root: Path) -> None:
 
 
 def pack(root: Path, target: Path) -> None:
-    """Without the progress: how much of it is on disk when a broker is killed is left to chance."""
+    """Without the progress: its state on disk after a kill is random."""
     with tarfile.open(target, "w:xz") as archive:
         for name in KEPT:
             if (root / name).exists():

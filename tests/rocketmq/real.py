@@ -1,7 +1,7 @@
-"""A real RocketMQ broker, nameserver and clients in one JVM, told by lines what to do.
+"""A real RocketMQ broker, nameserver and clients in one JVM, which executes commands line by line.
 
 The jars come from Maven into `.rocketmq` at the top of the checkout, once; `java/RocketMq.java` is
-what runs in the JVM. A machine without Maven or a JDK cannot, and says so.
+the program in the JVM. It needs Maven and a JDK, and says so if they are missing.
 """
 
 import base64
@@ -22,7 +22,7 @@ LIBRARIES = CACHE / "lib"
 CLASSES = CACHE / "classes"
 SOURCE = HERE / "java" / "RocketMq.java"
 
-# What a broker runs for copies is chosen by a file of this name.
+# A file of this name selects the components of a broker for copies.
 HA_SERVICE = "org.apache.rocketmq.store.ha.HAService"
 
 BROKER = "broker-a"
@@ -31,7 +31,7 @@ LOG_FILE_BYTES = 1 << 20
 QUEUE_FILE_ENTRIES = 1000
 READS_MAX = 5
 
-# Small files, and checks of transactions every few seconds. What a run adds stands behind.
+# Small files, and checks of transactions every few seconds. A run's own settings follow.
 _CONFIGURATION: Mapping[str, Any] = {
     "brokerName": BROKER,
     "brokerClusterName": CLUSTER,
@@ -47,12 +47,12 @@ _CONFIGURATION: Mapping[str, Any] = {
     "maxHashSlotNum": 1000,
     "maxIndexNum": 4000,
     "flushDiskType": "SYNC_FLUSH",
-    # Ends are told before the next check, or on a busy machine checks go on without end.
+    # Ends are recorded before the next check; otherwise a busy machine would check without end.
     "transactionCheckInterval": 3000,
     "transactionOpBatchInterval": 300,
     "transactionTimeOut": 500,
     "transactionCheckMax": 1000,
-    # A busy machine is not to be told of.
+    # No reports of a busy machine.
     "brokerFastFailureEnable": "false",
     "flushConsumerOffsetInterval": 500,
     "diskMaxUsedSpaceRatio": 95,
@@ -60,16 +60,16 @@ _CONFIGURATION: Mapping[str, Any] = {
     "enableCompaction": "false",
 }
 IPV6: Mapping[str, Any] = {"brokerIP1": "::1", "bindAddress": "::"}
-# As bin/runserver.sh has them for a JDK above 8.
+# As in bin/runserver.sh for a JDK above 8.
 _OPENED = ("java.base/sun.nio.ch", "java.base/java.nio", "java.base/jdk.internal.ref")
 
 
 class NoRocketMq(Exception):
-    """This machine cannot run RocketMQ; the text says why."""
+    """This machine cannot run RocketMQ; the text is the reason."""
 
 
 class CallFailed(AssertionError):
-    """Something could not be done; the text ends with what RocketMQ has printed."""
+    """An operation failed; the text ends with RocketMQ's output."""
 
 
 class BrokerRefused(Exception):
@@ -85,10 +85,10 @@ class BrokerRefused(Exception):
 
 
 def prepare() -> None:
-    """Have the jars and the compiled program there.
+    """Install the jars and the compiled program.
 
     Raises:
-        NoRocketMq: no Maven, no JDK, or nothing to download from.
+        NoRocketMq: no Maven, no JDK, or no source for downloads.
     """
     for command in ("mvn", "javac", "java"):
         if shutil.which(command) is None:
@@ -120,12 +120,12 @@ def prepare() -> None:
 
 
 def message(body: bytes, **more: Any) -> dict[str, Any]:
-    """A message as `RocketMq` sends it: tags, keys, queue, level, deliver_ms, properties."""
+    """Return a message as `RocketMq` sends it: tags, keys, queue, level, deliver_ms, properties."""
     return {"body": base64.b64encode(body).decode(), **more}
 
 
 def transaction(body: bytes, key: str, local: str, check: str = "unknown", checked_from: int = 1):
-    """A message of a transaction: what its sender says, and answers from a check on."""
+    """Return a message of a transaction: its sender's decision, and the replies from a check on."""
     said = {"local": local, "check": check, "from": str(checked_from)}
     return message(body, keys=key, properties=said)
 
@@ -134,7 +134,7 @@ class RocketMq:
     """A running broker. Use `running`.
 
     Attributes:
-        port: where it listens.
+        port: port on which it listens.
         pid: its process.
     """
 
@@ -154,7 +154,7 @@ class RocketMq:
         raise BrokerRefused(self._process.wait(), self._said.read_text(errors="replace"))
 
     def do(self, what: str, **more: Any) -> Any:
-        """Have one thing done; see `answer` in the Java program."""
+        """Execute a command; see `answer` in the Java program."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"do": what, **more}) + "\n")
         self._process.stdin.flush()
@@ -172,7 +172,8 @@ class RocketMq:
         return found
 
     def read(self, topic: str) -> list[dict[str, Any]]:
-        """Every message of a topic; bodies are bytes. Clients give up early on busy machines."""
+        """Return all messages of a topic; bodies are bytes. Clients give up early on busy
+        machines."""
         for _ in range(READS_MAX - 1):
             with suppress(CallFailed):
                 found: list[dict[str, Any]] = self.do("read", topic=topic)
@@ -192,7 +193,7 @@ class RocketMq:
         self._process.wait()
 
     def stop(self) -> None:
-        """An orderly stop; whoever was killed is gone already."""
+        """Stop it in order; a killed process has already ended."""
         assert self._process.stdin is not None
         if self._process.poll() is None:
             self._process.stdin.close()
@@ -204,7 +205,7 @@ def running(root: Path, **configuration: Any) -> Iterator[RocketMq]:
     """Run a broker on a store directory until the block ends.
 
     Args:
-        root: the store; beside it lie its configuration and what it logs.
+        root: the store; its configuration and its logs are beside it.
         configuration: the broker's properties.
 
     Raises:
@@ -250,7 +251,7 @@ def running(root: Path, **configuration: Any) -> Iterator[RocketMq]:
 
 
 def free_ports() -> tuple[int, int]:
-    """A port for the nameserver, and one for the broker, which takes its neighbours too."""
+    """Return a port for the nameserver, and one for the broker, which also uses its neighbours."""
     while True:
         with socket.socket() as names, socket.socket() as broker:
             names.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""RocketMQ writes a store, Rockoon goes on with it, and RocketMQ again: both read all of it."""
+"""RocketMQ writes a store, Rockoon continues with it, and RocketMQ again: both read all of it."""
 
 import random
 import time
@@ -32,7 +32,7 @@ CONFIGURATIONS: Mapping[str, Mapping[str, Any]] = {
 
 
 def write_as_rocketmq(broker: RocketMq) -> set[str]:
-    """One of everything; returns the ids of the transactions that nobody has ended."""
+    """Send each kind of message; return the ids of the transactions without an end."""
     broker.topic(TOPIC, 2, message_type="NORMAL")
     broker.send(
         TOPIC,
@@ -76,13 +76,13 @@ def write_as_rocketmq(broker: RocketMq) -> set[str]:
 
 
 def asked(broker: RocketMq) -> dict[str, int]:
-    """How often producers were asked, by their messages' keys."""
+    """Return how often producers were checked, by their messages' keys."""
     found: dict[str, int] = broker.do("checks")
     return found
 
 
 def write_as_rockoon(visitor: Visitor) -> set[str]:
-    """What the SDK can do; returns the id of the transaction that nobody has ended."""
+    """Send each kind of message by the SDK; return the id of the transaction without an end."""
     connection = visitor.connection
     connection.send(TOPIC, b"ours", tags="new", keys=["key-3"], properties={"colour": "wei\u00df"})
 
@@ -98,7 +98,7 @@ def write_as_rockoon(visitor: Visitor) -> set[str]:
 
     connection.call(everything())
     payers = connection.transactional_producer("payers", check=resolution)
-    # RocketMQ's producer goes by these when it is asked.
+    # RocketMQ's producer uses these in checks.
     said = {"local": "unknown", "check": "unknown", "from": "1"}
     for number, end in ((5, "commit"), (6, "rollback"), (2, None)):
         key = f"ended-{number}" if end else f"open-{number}"
@@ -159,7 +159,7 @@ def test_a_store_goes_from_rocketmq_to_rockoon_and_back(
     with real.running(store, **values) as broker:
         found = seen_by_rocketmq(broker, TOPIC)
         if ending == "killed":
-            # Delivered before the kill, and not noted for RocketMQ yet: it may deliver it again.
+            # Delivered before the kill, and not recorded for RocketMQ yet: it may deliver it again.
             again = [each for each in found if each[2] == SOON and each not in seen]
             found = [each for each in found if each not in again[:1]]
         assert found == seen

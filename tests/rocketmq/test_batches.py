@@ -1,4 +1,5 @@
-"""A store with a topic in batches is RocketMQ's until that topic is gone; nothing here harms it."""
+"""A store with a topic in batches is RocketMQ's until that topic is deleted; Rockoon changes
+nothing."""
 
 import asyncio
 from pathlib import Path

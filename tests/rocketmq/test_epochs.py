@@ -59,7 +59,7 @@ def test_rocketmq_goes_on_with_a_store_that_says_where_epochs_begin(tmp_path: Pa
 
 @pytest.mark.timeout(900)
 def test_rocketmq_opens_the_store_of_a_follower_that_was_cut(tmp_path: Path) -> None:
-    """It copied all that is left of its log, and an end of its own was cut off."""
+    """It copied the whole remaining log, and its own end was cut off."""
     store = tmp_path / real.BROKER
     leader, follower = replica(tmp_path / "leader"), replica(store)
     for epoch in (1, 3):
@@ -92,7 +92,7 @@ def test_rocketmq_goes_on_with_a_follower_s_store_in_which_topics_began_anew(
     tmp_path: Path,
 ) -> None:
     """Three leaders, and a topic that was deleted and created again under the second: its queues
-    begin at 0 once more, with what is over still in the log."""
+    begin at 0 once more, with the former messages still in the log."""
     store = tmp_path / real.BROKER
     leader, follower = replica(tmp_path / "leader"), replica(store)
     leader.open_epoch(1)
@@ -136,7 +136,7 @@ def test_rocketmq_goes_on_with_a_follower_s_store_in_which_topics_began_anew(
             expected.append(b"of RocketMQ %d" % round_)
             broker.send("orders", message(expected[-1]))
             if round_:
-                # What a crash leaves is read by another way.
+                # The state after a crash is read on another path.
                 broker.kill()
         again = replica(store)
         again.store.confirm(again.store.appended_end)

@@ -1,4 +1,4 @@
-"""A real broker is for this machine alone."""
+"""A real broker listens for this machine only."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A store that goes back and forth between RocketMQ and Rockoon, and what each reads of it."""
+"""A store that is used by RocketMQ and Rockoon in turns, and the reads of both."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from rockoon_format.record import Record, decode_record
 from rockoon_proto.v1.offset_pb2 import ExportFormat
 from support.whole_topics import every_message
 
-# What a consuming client of RocketMQ's adds to what is stored; and the checksum, which it shows.
+# Properties that RocketMQ's client adds to the stored ones; and the checksum, which it shows.
 _ADDED = ("MIN_OFFSET", "MAX_OFFSET", "__CRC32#")
 
 Seen = tuple[int, int, bytes, tuple[tuple[str, str], ...]]
@@ -36,7 +36,7 @@ class Visitor:
         self.connection.call(admin.create_topic(name, placements=placements, if_absent=True))
 
     def seen(self, topic: str) -> list[Seen]:
-        """Every message of a topic, by queue and offset."""
+        """Return all messages of a topic, by queue and offset."""
         return sorted(
             (
                 each.queue.queue_id,
@@ -48,18 +48,18 @@ class Visitor:
         )
 
     def waiting(self) -> set[str]:
-        """Ids of the transactions that wait for their end."""
+        """Return ids of the transactions that wait for their end."""
         (found,) = self.connection.call(self.connection.admin.transactions())
         assert found.reply is not None
         return {each.transaction_id for each in found.reply.transactions}
 
     def delayed(self, topic: str) -> int:
-        """How many messages wait for their time to come to a topic."""
+        """Return the number of delayed messages of a topic."""
         found = self.connection.call(self.connection.admin.delayed.list(1024)).messages
         return sum(each.queue.topic == topic for each in found)
 
     def taken_over(self, content: bytes) -> set[tuple[str, int, int]]:
-        """Import a consumerOffset.json: topic, queue and offset of all progress that was taken."""
+        """Import a consumerOffset.json: return topic, queue and offset of all imported progress."""
         form = ExportFormat.ROCKETMQ
         work = self.connection.admin.import_offsets(form, content, broker=real.BROKER)
         return {
@@ -68,7 +68,8 @@ class Visitor:
         }
 
     def told(self) -> int:
-        """How many half messages op records name, as RocketMQ's checks will find them."""
+        """Return the number of half messages that op records name, as RocketMQ's checks find
+        them."""
         store = self.local.directory / real.BROKER
         topic = TRANSACTION_OP_TOPIC.encode()
         return sum(
@@ -86,10 +87,10 @@ def records_of(log: bytes) -> Iterator[Record]:
 
 @contextmanager
 def rockoon_on(store: Path, **settings: Any) -> Iterator[Visitor]:
-    """Run a cluster whose broker has the store, until the block ends in order.
+    """Run a cluster whose broker has the store; it stops in order at the end of the block.
 
     Args:
-        store: `DIRECTORY/broker-a`; the cluster lives in DIRECTORY.
+        store: `DIRECTORY/broker-a`; the cluster's directory is DIRECTORY.
         settings: the broker's.
     """
     values = {
@@ -108,7 +109,7 @@ def rockoon_on(store: Path, **settings: Any) -> Iterator[Visitor]:
 
 
 def seen_by_rocketmq(broker: real.RocketMq, topic: str) -> list[Seen]:
-    """Every message of a topic as RocketMQ's own client gets it, by queue and offset."""
+    """Return all messages of a topic as RocketMQ's own client gets them, by queue and offset."""
     return sorted(
         (
             each["queue"],

@@ -1,4 +1,4 @@
-"""A service with nothing in it, for watching how a process lives and ends."""
+"""A service without a function, for tests of a process's start and end."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""Buffers of a megabyte, one after the other, in a process that keeps what it has freed."""
+"""Buffers of a megabyte, one after another, in a process that keeps freed memory."""
 
 import os
 import subprocess

@@ -1,4 +1,5 @@
-"""The bound on connections of one address: who has too many loses the newest, nobody else any."""
+"""The bound on connections of one address: an address with too many loses its newest, no others
+do."""
 
 import asyncio
 import contextlib
@@ -41,7 +42,7 @@ def authority(tmp_path: Path) -> Authority:
 
 
 def is_open(connection: socket.socket) -> bool:
-    """Whether the other side has not closed it; says nothing itself."""
+    """Return whether the other side has not closed it; sends nothing itself."""
     try:
         received = b"?"
         while received:
@@ -55,7 +56,7 @@ def is_open(connection: socket.socket) -> bool:
 
 @contextlib.contextmanager
 def connected(port: int, address: str, count: int) -> Iterator[list[socket.socket]]:
-    """Connections from an address that say nothing."""
+    """Connections from an address that send nothing."""
     with contextlib.ExitStack() as stack:
         made = [
             stack.enter_context(
@@ -85,7 +86,7 @@ async def served(bound: Addresses, tls_in: Path | None = None) -> AsyncIterator[
 async def test_who_opens_too_many_loses_the_newest_and_nobody_else_any(
     over_tls: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The service listens on IPv6, so that IPv4 callers come as IPv6 addresses."""
+    """The service listens on IPv6, so that IPv4 callers have IPv6 addresses."""
     bound = Addresses(PER_ADDRESS_MAX)
     async with served(bound, tmp_path if over_tls else None) as server:
         with contextlib.ExitStack() as stack:
@@ -98,7 +99,7 @@ async def test_who_opens_too_many_loses_the_newest_and_nobody_else_any(
             assert all(map(is_open, others))
             older.pop().close()
             with connected(server.port, "127.0.0.1", 1) as (again,):
-                # Accepted in the order in which they came, behind the end of the one before.
+                # Accepted in the order of their arrival, after the end of the former one.
                 await eventually(lambda: bound.count("127.0.0.1") == PER_ADDRESS_MAX)
                 assert is_open(again)
         await eventually(lambda: not bound.count("127.0.0.1"))
@@ -108,7 +109,7 @@ async def test_who_opens_too_many_loses_the_newest_and_nobody_else_any(
 
 
 class ClosesAtOnce:
-    """Admits connections, and closes its listener before anything else is done for them."""
+    """Admits connections, and closes its listener before any other work for them."""
 
     def __init__(self) -> None:
         self.admitted_count = self.open_count = 0
@@ -127,7 +128,7 @@ class ClosesAtOnce:
 
 
 async def test_who_comes_in_the_moment_of_the_end_is_not_counted_for_ever() -> None:
-    """The task that is to greet him is cancelled before its first step."""
+    """The task of its greeting is cancelled before its first step."""
     closing = ClosesAtOnce()
     with connected(closing.port, "127.0.0.1", 1) as (coming,):
         await eventually(lambda: closing.admitted_count == 1)
@@ -137,7 +138,7 @@ async def test_who_comes_in_the_moment_of_the_end_is_not_counted_for_ever() -> N
 
 
 class NoDescriptors(socket.socket):
-    """Connections come, and no file is left for them."""
+    """Connections arrive, and no descriptor is left for them."""
 
     are_left = False
 
@@ -148,7 +149,7 @@ class NoDescriptors(socket.socket):
 
 
 class AdmitsAll:
-    """Counts who was admitted."""
+    """Counts admitted connections."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -201,7 +202,7 @@ async def test_a_listener_that_pauses_can_be_closed_and_says_once_why_it_does(
                 assert caplog.text.count("accept failed") == 1
         listens.close()
         over = asyncio.Event()
-        # Behind where the pause would have ended.
+        # After the end of the pause.
         loop.call_later(0.02, over.set)
         await over.wait()
     assert not failed

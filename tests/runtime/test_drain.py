@@ -1,4 +1,4 @@
-"""How long a service that leaves goes on taking calls, and what is left of its time then."""
+"""Time for which a stopping service accepts calls, and the rest of its time limit then."""
 
 import asyncio
 
@@ -6,14 +6,14 @@ from rockoon_runtime.wire import Drain, DrainSettings
 from support.waiting import DEADLINE_SECONDS
 
 LONG_AGO = -1e9
-# What another clock, and a busy machine, may make of it.
+# Allowance for another clock and a busy machine.
 TOLERANCE_SECONDS = 0.005
 
 
 async def seconds_until_quiet(
     settings: DrainSettings, last_call: float | None, quiet_seconds: float = 60.0
 ) -> float:
-    """How long it waits for the last call, None for calls that never cease."""
+    """Return seconds of its wait for the last call; None for calls that never end."""
     now = asyncio.get_running_loop().time
     drain, began = Drain(settings, now), now()
     async with asyncio.timeout(DEADLINE_SECONDS):

@@ -13,7 +13,7 @@ from support.http2_floods import attacked, honest_caller, memory_mib
 
 SAMPLE = Path(__file__).with_name("sample_service.py")
 SECONDS = 0.8
-# Of the calls without an attack, in the better of two tries: the machine may be busy.
+# Share of the calls without an attack, in the better of two attempts: the machine may be busy.
 SHARE_MIN = 0.7
 P99_MS_MAX = 1_000.0
 GROWS_MIB_MAX = 48

@@ -1,4 +1,4 @@
-"""A service process says when it serves, and its exit status says why it ended."""
+"""A service process reports when it serves, and its exit status shows why it ended."""
 
 import json
 import os
@@ -98,7 +98,7 @@ def test_a_second_sigterm_ends_a_service_that_is_not_done_with_the_first() -> No
     process = start("--fail", "later")
     ready(process)
     process.send_signal(signal.SIGTERM)
-    # It says so when it has begun what never ends.
+    # It reports when it has begun the endless work.
     ready(process)
     process.send_signal(signal.SIGTERM)
     status, _ = end(process)

@@ -1,4 +1,4 @@
-"""Settings come from four places in rising order, and a typo is never silent."""
+"""Settings come from four sources with increasing precedence, and a typo is never silent."""
 
 from dataclasses import dataclass
 from pathlib import Path

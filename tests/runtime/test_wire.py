@@ -1,4 +1,4 @@
-"""What a server says of itself: how many calls it answers at once, whether it lives, is ready."""
+"""State that a server reports: number of concurrent calls, its life, its readiness."""
 
 import asyncio
 import contextlib
@@ -70,7 +70,7 @@ async def test_a_service_that_is_not_ready_is_alive_all_the_same() -> None:
 
 
 def is_open(connection: socket.socket) -> bool:
-    """Whether the other side has not closed it; says nothing itself."""
+    """Return whether the other side has not closed it; sends nothing itself."""
     try:
         received = b"?"
         while received:
@@ -105,7 +105,7 @@ async def test_connections_that_say_nothing_are_bounded_and_closed() -> None:
             for connection in silent:
                 connection.setblocking(False)
             await eventually(lambda: sum(map(is_open, silent)) < 20)
-            # Who is connected is served; who comes is, when the silent ones are gone.
+            # Existing connections are served; new ones are, when the silent ones are gone.
             await stub.Check(health_pb2.HealthCheckRequest())
             await eventually(lambda: not any(map(is_open, silent)))
             async with aio.insecure_channel(server.address, options=OWN) as other:
@@ -176,7 +176,7 @@ async def test_what_may_not_be_answered_is_not_done_and_methods_may_take_bytes_a
         await open_stream.write(b"not done")
         with pytest.raises(grpc.RpcError, match="its lease is over"):
             await open_stream.read()
-        # Who passes the guard by asks for himself.
+        # A caller that bypasses the guard asks for itself.
         with pytest.raises(NotReady):
             contexts[0].check_may_answer()
         assert done == [b"one", b"two"]
@@ -192,7 +192,7 @@ async def test_what_may_not_be_answered_is_not_done_and_methods_may_take_bytes_a
 
 
 async def test_every_detail_of_an_error_is_cut_however_many_there_are() -> None:
-    # With a few, whether one was left out went by the seed of the process's hash.
+    # With a few, an omission depended on the seed of the process's hash.
     long = {f"detail_{number}": "x" * 2000 for number in range(60)}
     told: list[tuple[tuple[str, bytes], ...]] = []
 

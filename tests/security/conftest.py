@@ -14,5 +14,5 @@ def authority(tmp_path: Path) -> Authority:
 
 @pytest.fixture
 def stranger(tmp_path: Path) -> Authority:
-    """An authority that nobody was told to trust."""
+    """An authority that no client or service trusts."""
     return Authority(tmp_path / "stranger")

@@ -1,4 +1,4 @@
-"""A whole cluster that wants access keys: who may do what, from when on, and what nobody shows."""
+"""A whole cluster with access keys: permitted callers, the time of changes, and hidden secrets."""
 
 import asyncio
 import json
@@ -56,7 +56,7 @@ from support.command_forks import CommandForks
 from support.pull_stream import StreamReader, reading
 from support.waiting import DEADLINE_SECONDS, wait_until
 
-# Until a change is in force everywhere.
+# Until a change is in effect everywhere.
 SOON_SECONDS = 60.0
 
 
@@ -70,7 +70,7 @@ def cluster() -> Iterator[DisposableCluster]:
 def forks(
     cluster: DisposableCluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[CommandForks]:
-    """Commands with what `rockoon up --access` says to put into the environment."""
+    """Commands with the environment variables that `rockoon up --access` prints."""
     own = {"ROCKOON_NAMESERVERS": cluster.nameservers[0]} | environment_of(cluster)
     with CommandForks(tmp_path_factory.mktemp("command"), dict(os.environ) | own) as forks:
         yield forks
@@ -108,7 +108,7 @@ async def in_force(root: rockoon.Cluster, key: rockoon.AccessKey) -> None:
 
 
 async def until_not(kind: type[RockoonError], ask: object) -> None:
-    """Ask until it does not fail so any more."""
+    """Repeat a call until it does not fail in this way any more."""
     async with asyncio.timeout(SOON_SECONDS):
         while True:
             try:
@@ -121,7 +121,7 @@ async def until_not(kind: type[RockoonError], ask: object) -> None:
 
 
 async def until(kind: type[RockoonError], ask: object) -> RockoonError:
-    """Ask until it fails so."""
+    """Repeat a call until it fails in this way."""
     async with asyncio.timeout(SOON_SECONDS):
         while True:
             try:
@@ -168,7 +168,7 @@ async def test_a_sender_sends_and_a_reader_consumes_and_neither_does_what_the_ot
             await reading.admin.delete_group("billing-1")
         with pytest.raises(NotPermitted, match="no read permission on cluster"):
             await reading.admin.describe_broker("broker-a")
-        # Not a status that calls every node down.
+        # Not a status that reports every node as down.
         with pytest.raises(NotPermitted, match="no read permission on cluster"):
             await reading.admin.status()
         with pytest.raises(NotPermitted, match="no admin permission on cluster"):
@@ -180,7 +180,7 @@ async def test_a_sender_sends_and_a_reader_consumes_and_neither_does_what_the_ot
 async def test_a_failed_message_comes_again_and_dies_in_the_groups_own_topics(
     cluster: DisposableCluster, root: rockoon.Cluster
 ) -> None:
-    """They follow the group: nobody has to grant their names."""
+    """They follow the group: their names need no permission of their own."""
     topic = cluster.new_topic("failing")
     key = await new_key(root, "failing", f"topic:{topic}=read,write", "group:failing=read")
     async with cluster.connect(key) as connection:
@@ -243,7 +243,7 @@ async def test_one_stream_reads_what_it_may_and_is_refused_the_rest_as_that_chan
             assert isinstance(refusal, NotPermitted)
             assert await reader.bodies(await reader.subscribe(mine)) == [b"1"]
             await keys.grant("streaming", granted)
-            # What is open begins anew when permissions change.
+            # Open streams begin again when permissions change.
             with pytest.raises(NotReady, match="permissions of 'streaming' changed"):
                 await reader.answer()
         async with reading(stub) as reader:
@@ -269,7 +269,7 @@ async def test_what_a_key_may_not_see_is_not_there_for_it(
         for group in ("hidden-group", "no-such-group"):
             with pytest.raises(NotPermitted):
                 await connection.admin.get_group(group)
-        # The same answer for one that exists and one that does not.
+        # The same reply for an existing one and a missing one.
         told = []
         for topic in (secret, "no-such-topic"):
             with pytest.raises(NotPermitted) as refused:
@@ -327,7 +327,7 @@ async def test_who_watches_routes_is_told_of_what_he_may_see_as_that_changes(
             update = await call.read()
 
     async def told(after_revision: int, what: set[str]) -> RouteUpdate:
-        """The update with which a watch on everything begins; then what is permitted changes."""
+        """Return the first update of a watch on everything; then permissions change."""
         call = NameServerStub(channel).WatchRoutes(
             WatchRoutesRequest(after_revision=after_revision, include_groups=True)
         )
@@ -336,7 +336,7 @@ async def test_who_watches_routes_is_told_of_what_he_may_see_as_that_changes(
         assert {topic.config.name for topic in update.topics} == what
         assert all(entry.topic in what for entry in update.subscriptions)
         await (keys.grant if what == {mine} else keys.revoke)("watching", more)
-        # It ends for another one to begin.
+        # It ends so that another one begins.
         with pytest.raises(grpc.RpcError) as ended:
             await read_on(call)
         assert isinstance(from_rpc_error(ended.value, BrokerUnavailable, broker="?"), NotReady)
@@ -344,7 +344,7 @@ async def test_who_watches_routes_is_told_of_what_he_may_see_as_that_changes(
 
     async with channel, asyncio.timeout(SOON_SECONDS):
         revision = (await told(0, {mine})).revision
-        # Nothing of the routes has changed, but he may see more, and less again.
+        # The routes have not changed, but the caller may see more, and less again.
         update = await told(revision, {mine, other})
         assert update.snapshot
         assert (await told(update.revision, {mine})).snapshot
@@ -377,7 +377,7 @@ async def test_a_grant_and_a_revocation_are_in_force_in_what_is_open(
                 await keys.revoke("changing", read)
                 await consumer.wait()
 
-        # Whether a pull, the routes or the group said it first.
+        # Whether a pull, the routes or the group reported it first.
         with pytest.raises(NotPermitted, match=f"permission on topic:{topic}"):
             await run()
 
@@ -596,7 +596,7 @@ async def test_a_delayed_message_is_taken_back_by_who_may_send_to_its_topic(
     await taken_back(sender, first)
     with pytest.raises(DelayedSettled):
         await taken_back(sender, first)
-    # Nor is he told of one that was there.
+    # Nor does it learn of an existing one.
     with pytest.raises(MessageNotFound):
         await taken_back(stranger, first)
     await taken_back(operator, second)
@@ -718,7 +718,7 @@ async def test_services_go_on_with_the_keys_they_know_while_no_nameserver_answer
             await producer.send(topic, b"meanwhile")
         finally:
             await asyncio.to_thread(cluster.start, "nameserver-a")
-        # What changes afterwards is in force as ever.
+        # Later changes take effect as usual.
         await root.admin.access_keys.disable("outlasting")
         refusal = await until(NotAuthenticated, lambda: producer.send(topic, b"after"))
     assert "is disabled" in str(refusal)
@@ -763,7 +763,7 @@ def test_a_key_from_its_making_to_its_end_by_commands(
     as_cli = ("--access-key=cli", f"--access-secret-file={file}")
 
     def refused(sentence: str, *arguments: str) -> None:
-        """Commands are in force when they return here; at the other services a moment later."""
+        """Commands are in effect when they return here; at the other services a moment later."""
         wait_until(
             lambda: sentence in run(*as_cli, *arguments, status=1), f"{arguments} to be refused"
         )
@@ -786,7 +786,7 @@ def test_a_key_from_its_making_to_its_end_by_commands(
     refused("does not hold", "topic", "list")
     run(as_cli[0], f"--access-secret-file={next_file}", "topic", "list")
     assert "exists" in run("access", "rotate", "cli", f"--secret-file={next_file}", status=2)
-    # Nothing is made that could not be put away, and no file stays for what was not made.
+    # Nothing is created that could not be deleted, and no file of a failed creation stays.
     nowhere = f"--secret-file={tmp_path / 'nowhere' / 'secret'}"
     assert "No such file" in run("access", "create", "lost", nowhere, status=2)
     assert "lost" not in run("access", "list")
@@ -804,7 +804,8 @@ def test_a_key_from_its_making_to_its_end_by_commands(
 def test_nobody_shows_a_secret(
     cluster: DisposableCluster, forks: CommandForks, tmp_path: Path
 ) -> None:
-    """Not the logs of services, not their metrics, not etcd, not what commands print."""
+    """Neither the logs of services, nor metrics, nor etcd, nor output of commands contain
+    secrets."""
     assert cluster.access is not None
 
     def run(*arguments: str) -> str:

@@ -1,4 +1,4 @@
-"""What a key needs for each call, as the table of docs/operate/security.md says it."""
+"""Permissions that a key needs for each call, by the table of docs/operate/security.md."""
 
 from typing import Any
 
@@ -71,7 +71,7 @@ NEEDS = {
         "Logs/RecordCommittedEnd Logs/Resign Logs/GoOnAlone "
         "LiveSettings/StoreSetting LiveSettings/WatchSettings"
     ),
-    # The service looks at what is in the stream or in the answer.
+    # The service checks the content of the stream or of the reply.
     "a key": (
         "Broker/AppendStream Broker/PullStream Broker/CancelDelayed "
         "NameServer/WatchRoutes NameServer/ListTopics NameServer/ListGroups "
@@ -82,7 +82,7 @@ DEPTH_MAX = 3
 
 
 def filled(message: Any, depth: int = 0) -> Any:
-    """Give every name in a request, also in what it consists of, its own field's name."""
+    """Set every name in a request, also in nested messages, to its own field's name."""
     for field in message.DESCRIPTOR.fields:
         if field.type == field.TYPE_STRING:
             if field.name in ("topic", "group", "producer_group", "name"):

@@ -1,4 +1,4 @@
-"""Who is refused where calls have to be signed, and what he is told: one test for each refusal."""
+"""Refusals of calls that must be signed, and their error texts: one test for each refusal."""
 
 import asyncio
 from typing import Any
@@ -48,14 +48,14 @@ READER = ("topic:orders", [ACCESS_READ])
 
 
 async def refusal(answer: Any) -> RockoonError:
-    """What a caller is told."""
+    """Return the error of a caller."""
     with pytest.raises(grpc.RpcError) as refused:
         await answer
     return from_rpc_error(refused.value, BrokerUnavailable, broker="this server")
 
 
 async def signed_by_hand(gated: Gated, header: str, topic: str = "orders") -> Any:
-    """A call with what somebody has overheard, or made up."""
+    """Make a call with overheard or invented metadata."""
     async with aio.insecure_channel(gated.address) as channel:
         made: Any = channel.unary_unary(ONE, request_serializer=PullRequest.SerializeToString)
         metadata = ((ACCESS_METADATA_KEY, header),)
@@ -63,7 +63,7 @@ async def signed_by_hand(gated: Gated, header: str, topic: str = "orders") -> An
 
 
 def header(gated: Gated, counter: int = 1, topic: str = "orders", method: str = ONE) -> str:
-    """What a call of shop's bears."""
+    """Return the metadata of a call of shop's."""
     body = PullRequest(topic=topic).SerializeToString()
     return Credentials(SHOP, gated.clock).sign(method, "0" * 16, counter, gated.address, body)
 
@@ -171,13 +171,13 @@ async def test_a_caller_whose_clock_is_wrong_goes_on_by_the_servers() -> None:
             signing = channel._signer._credentials  # type: ignore[attr-defined]
             told = await refusal(call(channel))
             assert may_sign_again(signing, told)
-            # Once: a clock that a server calls wrong twice is not what is wrong.
+            # Once: if a server refuses a clock twice, the clock is not the cause.
             assert not may_sign_again(signing, told)
             assert await call(channel) == b"orders"
 
 
 async def test_what_was_signed_before_a_server_started_is_not_taken_by_it() -> None:
-    """It cannot know whether it has been used; who signed it may sign again."""
+    """It cannot know whether the signature was used; the caller may sign again."""
     async with Gated().serving() as gated:
         gated.gate.update([known(SHOP, READER)])
         gated.clock.now_ms -= 1
@@ -197,7 +197,7 @@ async def test_a_caller_whose_clock_is_behind_need_not_wait_after_a_restart_of_t
             assert may_sign_again(signing, told)
             assert await call(channel) == b"orders"
         async with gated.channel(SHOP) as channel:
-            # Nothing is wrong with this one's clock: trying again later is all.
+            # This caller's clock is right: it only tries again later.
             assert not may_sign_again(channel._signer._credentials, told)  # type: ignore[attr-defined]
 
 
@@ -220,7 +220,7 @@ async def test_what_is_no_signature_is_refused(made_up: str) -> None:
 
 
 async def stream(channel: aio.Channel, *topics: str) -> list[bytes]:
-    """What is answered to a stream of requests."""
+    """Return the replies to a stream of requests."""
 
     async def requests() -> Any:
         for topic in topics:
@@ -251,7 +251,7 @@ async def test_what_was_overheard_at_one_server_is_of_no_use_at_another() -> Non
 
 
 async def test_a_caller_who_reads_no_answers_does_not_go_on_after_his_key_has_ended() -> None:
-    """The call ends at its next wait; requests before that are refused."""
+    """The call ends at its next wait; earlier requests are refused."""
     async with Gated().serving() as gated:
         gated.gate.update([known(SHOP, READER)])
         signing = Credentials(SHOP, gated.clock).signer(gated.address)
@@ -265,7 +265,7 @@ async def test_a_caller_who_reads_no_answers_does_not_go_on_after_his_key_has_en
                 gated.gate.update([known(SHOP, READER, disabled=True)])
                 with pytest.raises(NotAuthenticated, match="is disabled"):
                     caller.require("read", "topic:orders")
-                # Nor when another gets the name and more.
+                # Nor if another key gets the name and more permissions.
                 gated.gate.update([known(AccessKey(SHOP.id, "of another shop, for tests"), READER)])
                 with pytest.raises(NotAuthenticated):
                     caller.require("read", "topic:orders")
@@ -289,7 +289,7 @@ async def test_a_request_that_cannot_be_read_is_the_callers_fault() -> None:
 
 
 async def begun(gated: Gated, channel: aio.Channel) -> Any:
-    """A call that waits for its second answer."""
+    """Make a call that waits for its second reply."""
     open_call = call(channel, WAIT)
     assert await open_call.read() == b"begun"
     await eventually(lambda: gated.waiting == 1)
@@ -318,7 +318,7 @@ async def test_what_is_open_ends_when_the_permission_for_it_is_revoked() -> None
         gated.gate.update([known(SHOP, READER)])
         async with gated.channel(SHOP) as channel:
             open_call = await begun(gated, channel)
-            # Another permission more: it goes on.
+            # With a further permission it continues.
             gated.gate.update([known(SHOP, READER, ("topic:else", [ACCESS_READ]))])
             assert gated.waiting == 1
             gated.gate.update([known(SHOP, ("topic:orders", [ACCESS_WRITE]))])
@@ -389,7 +389,7 @@ async def test_health_is_told_to_all_and_methods_only_to_those_with_a_key() -> N
             call = stub.ServerReflectionInfo(iter(requests), timeout=DEADLINE_SECONDS)
             return call.read()
 
-        # Without a request: grpc.aio tells of one that it was sending, and not of the refusal.
+        # Without a request: grpc.aio reports the request that it was sending, and not the refusal.
         assert isinstance(await refusal(listing(channel)), NotAuthenticated)
         async with gated.channel(SHOP) as signed:
             assert (await listing(signed, asked)).HasField("list_services_response")
@@ -420,6 +420,6 @@ async def test_what_is_for_services_takes_the_cluster_secret_whatever_a_key_may(
             assert isinstance(await refusal(call(channel, OWN)), NotPermitted)
         async with gated.channel(CLUSTER_KEY) as channel:
             assert await call(channel, OWN) == b"orders"
-        # Not even where keys are optional.
+        # Not even if keys are optional.
         async with aio.insecure_channel(gated.address) as channel:
             assert isinstance(await refusal(call(channel, OWN)), NotAuthenticated)

@@ -1,4 +1,4 @@
-"""Every call that a service takes has a rule; permissions cover what they say, and no more."""
+"""Every call of a service has a rule; permissions cover exactly their objects."""
 
 from typing import get_args
 

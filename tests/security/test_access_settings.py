@@ -1,4 +1,4 @@
-"""What a service says of its access settings before it starts, and where secrets may come from."""
+"""Checks of a service's access settings before its start, and the sources of secrets."""
 
 from pathlib import Path
 
@@ -157,7 +157,7 @@ def test_a_client_takes_its_key_from_the_environment_or_a_file(tmp_path: Path) -
             from_environment(wrong)
     with pytest.raises(InvalidArgument, match="can be guessed"):
         credentials(AccessKey("shop", "short"), {})
-    # What is given goes before the environment.
+    # An option has precedence over the environment.
     given = credentials(AccessKey("mine", LONG), named)
     assert given is not None
     assert given.key_id == "mine"

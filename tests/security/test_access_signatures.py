@@ -1,4 +1,4 @@
-"""Signatures as bytes, and the memory of those that were used."""
+"""Signatures as bytes, and the memory of used ones."""
 
 import random
 import time
@@ -45,7 +45,7 @@ def test_a_signature_holds_for_what_was_signed_and_nothing_else() -> None:
 
 
 def test_who_has_read_the_verifier_alone_cannot_sign() -> None:
-    """What etcd keeps does not do as a secret, nor as what a secret becomes."""
+    """The form in etcd is neither a secret, nor the key that is derived from a secret."""
     verifier = verifier_of(KEY.secret)
     good = parsed(Credentials(KEY, lambda: 1_000).sign(METHOD, "ab" * 8, 7, "", b""))
     mask = xor(good.proof, client_key_of(KEY.secret))
@@ -109,7 +109,7 @@ def test_a_channel_is_forgotten_when_all_that_it_signed_is_stale() -> None:
     assert len(used) == 3
     used.admit("k", "sweeps", 2, 12_300, 12_300)
     assert len(used) == 2
-    # Its clock was ahead: by ours it is old, but what it signed is not stale yet.
+    # Its clock was ahead: by ours it is old, but its signature has not expired yet.
     used.admit("k", "ahead", 1, 20_000, 12_300)
     used.admit("k", "sweeps", 3, 29_000, 29_000)
     assert not used.admit("k", "ahead", 1, 20_000, 29_000)
@@ -126,7 +126,7 @@ def test_without_room_new_channels_are_refused_and_none_is_forgotten_for_them() 
         used.admit("third", "1", 1, 0, 0)
     assert not used.admit("greedy", "1", 1, 0, 0)
     assert used.admit("greedy", "1", 2, 0, 0)
-    # Later there is room again, also for who had taken too much.
+    # Later there is space again, also for the caller that had used too much.
     assert used.admit("greedy", "3", 1, 20_000, 20_000)
     assert len(used) == 1
 
@@ -172,6 +172,6 @@ def test_keys_that_take_all_room_leave_some_for_the_services_and_their_operator(
         used.admit("c", "1", 1, 0, 0)
     for instance in ("1", "2"):
         assert used.admit(CLUSTER_KEY_ID, instance, 1, 0, 0)
-    # Bounded as everybody's.
+    # Bounded as for every caller.
     with pytest.raises(NoRoom):
         used.admit(CLUSTER_KEY_ID, "3", 1, 0, 0)

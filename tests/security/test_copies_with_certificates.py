@@ -23,7 +23,8 @@ def led_by_three(log: LogDescription) -> bool:
 
 
 async def level(cluster: rockoon.Cluster, log: str) -> LogDescription:
-    """A log once all its copies say that they are ready: each was asked, by its certificate."""
+    """Return a log once all its copies report that they are ready; each was called with its
+    certificate."""
 
     async def ready() -> int:
         found = await cluster.admin.logs.ask_replicas(await cluster.admin.logs.describe(log))
@@ -70,7 +71,7 @@ async def test_copies_with_certificates_and_keys_lead_in_turn_and_let_no_strange
         local.start(lost, wait=False)
         await eventually(lambda: not local.node(lost).running)
         assert "the certificate shown is that of broker-b" in local.node(lost).log_path.read_text()
-        # Who may ask how copies are, and who may not.
+        # Callers with and without the permission to query copies.
         key = await cluster.admin.access_keys.create("shop")
         async with rockoon.connect(local.nameservers, tls=local.tls, access=key) as stranger:
             with pytest.raises(NotPermitted):

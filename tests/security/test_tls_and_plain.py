@@ -31,7 +31,7 @@ async def connected(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamW
 
 
 async def closed_after(address: str, sent: bytes) -> bool:
-    """Whether the server ends a connection that begins with these bytes."""
+    """Return whether the server ends a connection that begins with these bytes."""
     reader, writer = await connected(address)
     writer.write(sent)
     try:
@@ -65,7 +65,7 @@ def test_one_port_answers_callers_with_tls_and_without(
 
     with asyncio.Runner(loop_factory=make_loop) as runner:
         told = runner.run(scenario())
-    # A plain caller has no certificate, also if callers with TLS must show one.
+    # A caller without TLS has no certificate, also if callers with TLS must show one.
     assert [each.partition(",")[0] for each in told] == ["client", "nobody"] * 3
 
 

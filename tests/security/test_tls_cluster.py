@@ -62,7 +62,7 @@ async def test_messages_go_round_and_every_service_reaches_every_other(
         for body in MESSAGES:
             await producer.send(topic, body)
         assert await consume(connection, topic, "readers", len(MESSAGES)) == sorted(MESSAGES)
-        # The offset service asks the broker for it.
+        # The offset service calls the broker for it.
         lag = await connection.admin.lag("readers", topic)
         assert lag.complete
         assert (await connection.admin.status()).healthy

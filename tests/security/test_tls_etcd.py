@@ -1,4 +1,4 @@
-"""The nameserver's way to an etcd that wants TLS, client certificates and a password."""
+"""The nameserver's connection to an etcd that requires TLS, client certificates and a password."""
 
 import asyncio
 import contextlib
@@ -67,7 +67,7 @@ async def trouble(etcd: Etcd) -> str:
 
 
 def patient(server: EtcdServer, tls: Tls) -> Etcd:
-    """Asking whether a password is right takes etcd long on purpose, and longer when it is busy."""
+    """etcd needs a long time on purpose to check a password, and longer when it is busy."""
     return Etcd(
         [server.endpoint], user=USER, password=PASSWORD, tls=tls, timeout_seconds=DEADLINE_SECONDS
     )

@@ -1,4 +1,4 @@
-"""What comes before a connection over TLS is one: how many may shake hands, and who is refused."""
+"""Connections before their TLS handshake is complete: their number, and refusals."""
 
 import asyncio
 import logging
@@ -55,7 +55,7 @@ async def test_the_log_says_that_a_client_ended_its_handshake(
     async with serving(authority.issue("server"), authority.ca) as address:
         host, _, port = address.rpartition(":")
         _, writer = await asyncio.open_connection(host, int(port))
-        # The begin of a TLS record.
+        # The beginning of a TLS record.
         writer.write(b"\x16\x03\x01")
         await writer.drain()
         writer.close()

@@ -1,7 +1,7 @@
-"""Who is refused when connections are encrypted, and what a person is told.
+"""Refusals of encrypted connections, and the error texts for people.
 
-A server ends a connection that it refuses without a word: what its callers are told is guessed
-from their own side, and the server's log has the rest.
+A server ends a refused connection without a message: error texts of its callers are derived from
+their own side, and the server's log has the rest.
 """
 
 from datetime import timedelta
@@ -24,7 +24,7 @@ from support.tls_server import serving, who_am_i
 
 
 async def refusal(address: str, tls: rockoon.Tls | None) -> str:
-    """What an application is told that connects so."""
+    """Return the error of an application that connects in this way."""
     with pytest.raises(TlsFailed) as refused:
         async with rockoon.connect(address, tls=tls):
             pass
@@ -131,7 +131,7 @@ async def test_one_nameserver_with_a_wrong_certificate_hides_no_other_that_is_on
         cluster = rockoon.connect(
             [wrong, "127.0.0.1:1"], tls=Tls(ca=authority.ca), connect_seconds_max=1.5
         )
-        # Nothing was final, as the other may come back; but the reason that is known is told.
+        # Nothing was final, because the other may return; but the known reason is reported.
         with pytest.raises(TlsFailed, match="not signed"):
             await cluster.__aenter__()
 

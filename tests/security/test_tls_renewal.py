@@ -20,7 +20,7 @@ from support.tls_server import serving, who_am_i
 
 
 async def shown_by(address: str) -> str:
-    """Common name of the certificate that a server shows to a new connection."""
+    """Return the common name of the certificate that a server shows to a new connection."""
     host, _, port = address.rpartition(":")
     pem = await asyncio.to_thread(ssl.get_server_certificate, (host, int(port)))
     subject = x509.load_pem_x509_certificate(pem.encode()).subject

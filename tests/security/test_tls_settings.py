@@ -1,4 +1,4 @@
-"""What services and clients are told about TLS, and what is refused before anything runs."""
+"""TLS settings of services and clients, and refusals before the start."""
 
 import grpc
 import pytest

@@ -1,4 +1,4 @@
-"""Processes full of members, and what is done to them and to the cluster, with the times of it."""
+"""Processes with members, acts on them and on the cluster, and the times of these acts."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ from rockoon.local import LocalCluster
 
 ROOT = Path(__file__).resolve().parents[2]
 END_SECONDS_MAX = 30.0
-# What a stopped or killed member had in hand may matter so long after it happened.
+# Time after an act in which messages in progress of a stopped or killed member may matter.
 AFTER_NS = 15 * 10**9
 
 
@@ -35,12 +35,12 @@ class MemberProcess:
 
 @dataclass(slots=True)
 class Members:
-    """All processes of members that ever were.
+    """All processes of members so far.
 
     Args:
         local: the cluster.
         directory: for logs.
-        topic: what they read.
+        topic: topic of the members.
     """
 
     local: LocalCluster
@@ -105,7 +105,7 @@ class Members:
         await asyncio.to_thread(which.process.wait, END_SECONDS_MAX)
 
     def outage(self, what: str, from_ns: int) -> None:
-        """Something of the cluster was down for all, from then until now."""
+        """Record that a part of the cluster was down for all, from then until now."""
         self.spans.append(Span(what, "", from_ns, time.monotonic_ns() + AFTER_NS))
 
     def _note(self, what: str, which: MemberProcess, from_ns: int) -> None:
@@ -113,20 +113,20 @@ class Members:
         self.spans += [Span(what, member, from_ns, to_ns) for member in which.members]
 
     def calls(self) -> list[Call]:
-        """All handler calls so far."""
+        """Return all handler calls so far."""
         lines: list[str] = []
         for path in sorted(self.directory.glob("member-*.log")):
             lines += path.read_text().splitlines()
         return read_calls(lines)
 
     def end(self) -> None:
-        """Kill what still runs."""
+        """Kill running processes."""
         for each in self.processes:
             if each.running:
                 each.process.kill()
                 each.process.wait()
 
     def errors(self) -> str:
-        """What the processes wrote to stderr that is more than a warning."""
+        """Return the processes' output to stderr above the level of warnings."""
         texts = [path.read_text() for path in sorted(self.directory.glob("member-*.err"))]
         return "\n".join(text for text in texts if "Traceback" in text)

@@ -1,13 +1,13 @@
-"""What the members of groups did, from their logs, and whether it was right. Pure.
+"""Checks the work of the members of groups, from their logs. Pure.
 
-- Every message that was acknowledged was handled, in every group.
-- The next owner of a queue goes on no further than where the last one was: nothing is left out.
+- Every acknowledged message was handled, in every group.
+- The next owner of a queue starts no later than the last one stopped: no message is left out.
 - In an orderly group a queue's messages are handled one by one, in order, and once there is another
-  owner the one before begins no call, however late it wakes.
+  owner the former one begins no call, however late it wakes.
 - In any group a former owner begins a call only if it could not know yet: the offset service, which
-  would have told it, was down. That it was stopped is no excuse: its clock tells it.
-- What was handled twice was handled by a member that could not store it: it was killed, it was
-  stopped, or the offset service was down when it let go.
+  notifies it, was down. A stop is no excuse, because its clock shows the stop.
+- A message handled twice was handled by a member that could not commit it: it was killed, it was
+  stopped, or the offset service was down when it released the queue.
 """
 
 from collections import Counter, defaultdict
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 
 class Call(NamedTuple):
-    """One handler call; times are monotonic nanoseconds, `end_ns` None when it was cut off."""
+    """One handler call; times are monotonic nanoseconds, `end_ns` None if it was cut off."""
 
     group: str
     member: str
@@ -29,7 +29,7 @@ class Call(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A time in which something could go wrong for a member, or for all ("")."""
+    """A time of faults for a member, or for all ("")."""
 
     what: str
     member: str
@@ -39,19 +39,19 @@ class Span(NamedTuple):
 
 @dataclass(slots=True)
 class Verdict:
-    """What was found; `faults` must be empty."""
+    """Findings; `faults` must be empty."""
 
     calls: int = 0
     changes_of_owner: int = 0
-    # Messages handled again, by what explains it.
+    # Repeated messages, by their cause.
     duplicates: Counter[str] = field(default_factory=Counter)
-    # Calls that a former owner began, by what explains it; never in an orderly group.
+    # Calls of a former owner, by their cause; never in an orderly group.
     late: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
 
 
 def read_calls(lines: Iterable[str]) -> list[Call]:
-    """The calls that log lines tell of, in the order of their beginnings."""
+    """Return the calls of log lines, in the order of their starts."""
     open_calls: dict[tuple[str, ...], int] = {}
     calls: list[Call] = []
     for line in lines:
@@ -76,12 +76,12 @@ def judge(
     acknowledged: Mapping[str, Iterable[int]],
     spans: Sequence[Span],
 ) -> Verdict:
-    """Find what must not be.
+    """Find violations.
 
     Args:
-        calls: of all members, sorted by when they began.
+        calls: of all members, sorted by their starts.
         groups: all of them.
-        acknowledged: queue → offsets of messages that producers were told of.
+        acknowledged: queue → offsets of acknowledged messages.
         spans: kills, stops and outages.
     """
     verdict = Verdict(calls=len(calls))
@@ -105,7 +105,7 @@ def judge(
 
 
 def judge_owners(calls: Sequence[Call], spans: Sequence[Span], verdict: Verdict) -> None:
-    """Nobody begins a call when a later owner has begun."""
+    """No call begins after a call of a later owner has begun."""
     latest = calls[0]
     for call in calls:
         if call.epoch > latest.epoch:
@@ -119,7 +119,7 @@ def judge_owners(calls: Sequence[Call], spans: Sequence[Span], verdict: Verdict)
 
 
 def judge_order(name: str, calls: Sequence[Call], verdict: Verdict) -> None:
-    """One by one, in order; another epoch begins no further than the next offset."""
+    """One by one, in order; another epoch begins no later than at the next offset."""
     before: Call | None = None
     wanted = 0
     for call in calls:
@@ -148,12 +148,12 @@ def judge_duplicates(calls: Sequence[Call], spans: Sequence[Span], verdict: Verd
         verdict.duplicates[why or "unexplained"] += 1
         if not why:
             verdict.faults.append(f"{earlier} was handled, and again: {call}")
-        # A third time is explained by what happened since the second.
+        # A third time is explained by events since the second.
         first[call.offset] = call
 
 
 def explanation(call: Call, until_ns: int, spans: Sequence[Span], whats: Sequence[str]) -> str:
-    """The first of `whats` that happened to a member between a call of its and a later moment."""
+    """Return the first of `whats` that happened to a member between its call and a later moment."""
     low, high = min(call.begin_ns, until_ns), max(call.begin_ns, until_ns)
     for what in whats:
         for span in spans:

@@ -1,10 +1,10 @@
-"""Some members of groups in one process: every handler call leaves a line when it begins and ends.
+"""Some members of groups in one process: every handler call writes a line at its start and its end.
 
 python -m torture.member NAMESERVERS TOPIC LOG GROUP:MEMBER ...
 
 A line is `begin|end group member queue epoch offset nanoseconds`, in one write: a kill tears none.
-The clock is the machine's monotonic one, the same for all processes. Groups named "orderly…" are.
-SIGTERM closes all members cleanly.
+The clock is the machine's monotonic one, the same for all processes. Groups named "orderly…" are
+orderly. SIGTERM closes all members cleanly.
 """
 
 import asyncio

@@ -1,5 +1,5 @@
 """Groups under torture: members join, leave, are killed, are stopped; queues are added; brokers and
-the offset service die. Real processes; what must come of it is in `judge.py`.
+the offset service are killed. Real processes; the rules are in `judge.py`.
 
     ROCKOON_TEST_SEEDS=1234 .venv/bin/python -m pytest tests/torture
 
@@ -36,7 +36,7 @@ SETTLE_SECONDS_MAX = 90.0
 
 
 class Load:
-    """Messages at a steady pace, and which were acknowledged where."""
+    """Messages at a steady pace, and the positions of the acknowledged ones."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
@@ -60,7 +60,7 @@ class Load:
         try:
             result = await receipt
         except RockoonError as error:
-            # Not acknowledged: nobody was promised anything.
+            # Not acknowledged: it may or may not be stored.
             assert error.retriable, error
         else:
             self.acknowledged[str(result.queue)].add(result.queue_offset)
@@ -78,7 +78,7 @@ class Torture:
         self._stored: dict[tuple[str, str], tuple[int, int]] = {}
 
     async def watch_progress(self) -> None:
-        """No stored offset and no epoch ever goes back: nobody resets anything here."""
+        """No stored offset and no epoch ever decreases: there is no reset here."""
         while not self.stopping:
             try:
                 await self.check_progress()
@@ -96,7 +96,7 @@ class Torture:
                 self._stored[key] = now
 
     async def is_all_stored(self) -> bool:
-        """Whether every group's progress is at the end of every queue."""
+        """Return whether every group's progress is at the end of every queue."""
         try:
             ends = {
                 (each.queue.topic, each.queue.broker, each.queue.queue_id): each.state.max_offset
@@ -158,7 +158,7 @@ class Torture:
         self.members.outage(what, from_ns)
 
     async def settle(self) -> None:
-        """Let all go on, and wait until everything sent is handled and stored."""
+        """Resume all processes, and wait until all messages are handled and committed."""
         for each in self.members.stopped:
             self.members.go_on(each)
         self.members.start(GROUPS)
@@ -226,7 +226,7 @@ async def test_fifty_members_under_torture_for_minutes(tmp_path: Path, seed: int
     await torture(tmp_path, seed, seconds=180, processes_max=16)
 
 
-# That the judge sees what it is there to see.
+# The judge finds each kind of violation.
 
 
 def call(member: str, epoch: int, offset: int, begin: int, **more: object) -> Call:

@@ -1,6 +1,6 @@
-"""What a rebalance costs in messages handled twice: processes of members join, leave, are killed.
+"""Messages handled twice because of a rebalance: processes of members join, leave, are killed.
 
-Who leaves or joins costs nothing. Who is killed costs at most what it had handled and not stored.
+A leave or a join costs nothing. A kill costs at most the handled and uncommitted messages.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class Cost(NamedTuple):
     members: int
     seconds: float
     duplicates: int
-    # Handled by the killed and not stored, when it happened.
+    # Handled by the killed and not committed, at the time of the kill.
     duplicates_max: int
 
 
@@ -50,13 +50,13 @@ class Group:
             self._members.start([GROUP] * self._per_process)
 
     async def settled(self, what: str, duplicates_max: int = 0) -> None:
-        """Wait until live members share all queues evenly, and messages flow; note the cost."""
+        """Wait until live members share all queues evenly, and messages flow; record the cost."""
         began = time.monotonic()
         while not await self._is_completed():
             assert time.monotonic() < began + SETTLED_SECONDS_MAX, self._members.errors()
             await asyncio.sleep(WATCH_SECONDS)
         seconds = time.monotonic() - began
-        # Whatever comes again comes first on a queue.
+        # Repeated messages come first on a queue.
         enough = len(self._members.calls()) + FLOWING_CALLS
         while len(self._members.calls()) < enough:
             await asyncio.sleep(WATCH_SECONDS)
@@ -76,7 +76,7 @@ class Group:
         )
 
     def _duplicates(self) -> int:
-        """Calls for a message that a call has finished before, since this was last asked."""
+        """Return calls for a message that an earlier call has finished, since the last query."""
         found = 0
         calls = self._members.calls()
         for call in calls[self._calls_before :]:
@@ -86,7 +86,7 @@ class Group:
         return found
 
     async def unstored_by(self, killed: MemberProcess) -> int:
-        """What killed members had begun on the queues that were theirs and had not stored."""
+        """Return calls of killed members on their queues that were not committed."""
         progress = await self._cluster.admin.progress(GROUP, TOPIC)
         theirs = {
             f"{each.queue.topic}@{each.queue.broker}:{each.queue.queue_id}": each.offset

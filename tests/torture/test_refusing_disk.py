@@ -1,4 +1,4 @@
-"""A real disk refuses writes, the service comes back, and then the power is cut."""
+"""A real disk refuses writes, the service restarts, and then the power is cut."""
 
 import errno
 import os
@@ -89,7 +89,7 @@ async def test_an_offset_service_takes_nothing_back_and_starts_again(tmp_path: P
 
 
 def fill_up(path: Path) -> None:
-    """Take all the room of a file system."""
+    """Use the whole space of a file system."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT)
     count = 64 << 20
     position = 0

@@ -1,4 +1,4 @@
-"""What every test of transactions starts from: a nameserver that knows one topic."""
+"""Fixture of all tests of transactions: a nameserver that knows one topic."""
 
 from collections.abc import AsyncIterator
 

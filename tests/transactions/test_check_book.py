@@ -1,4 +1,4 @@
-"""When half messages are asked about and given up: tables and random histories, no clock."""
+"""Times of checks and of the end of half messages: tables and random histories, no clock."""
 
 import random
 from typing import Any
@@ -41,7 +41,7 @@ def book_with(**more: Any) -> CheckBook:
         ({}, 106.0),
         ({"age_seconds": 4.0}, 102.0),
         ({"age_seconds": 60.0}, 100.0),
-        # The wall clock was set back behind the time at which it was stored.
+        # The wall clock was set back behind the store time.
         ({"age_seconds": -9999.0}, 106.0),
         ({"immunity_seconds": 0}, 100.0),
         ({"immunity_seconds": 50}, 150.0),

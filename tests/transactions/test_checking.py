@@ -1,4 +1,4 @@
-"""Half messages whose sender says nothing: who is asked, when, how often, and what comes of it."""
+"""Half messages of silent senders: checked producers, times and number of checks, and results."""
 
 import asyncio
 import contextlib
@@ -24,14 +24,14 @@ NEVER_AGAIN: dict[str, Any] = {**SOON, "transaction_check_interval_ms": 3_600_00
 
 
 class Producer:
-    """A stream of checks, and answers to them."""
+    """A stream of checks, and replies to them."""
 
     def __init__(self, broker: RunningBroker, call: Any) -> None:
         self._broker = broker
         self._call = call
 
     async def asked(self) -> Any:
-        """The next check."""
+        """Return the next check."""
         async with asyncio.timeout(DEADLINE_SECONDS):
             return await self._call.read()
 
@@ -50,7 +50,7 @@ class Producer:
 async def producer(
     broker: RunningBroker, client_id: str = "one", group: str = GROUP
 ) -> AsyncIterator[Producer]:
-    """On the broker's list as long as the block lasts."""
+    """Registered at the broker within the block."""
     request = pb.CheckTransactionsRequest(producer_group=group, client_id=client_id)
     call = broker.stub.CheckTransactions(request)
     try:
@@ -93,13 +93,13 @@ async def test_who_does_not_know_is_asked_again_until_the_half_message_is_given_
         for checks in range(3):
             check = await payer.asked()
             assert check.checks == checks
-            # The last answer may come too late, as the interval is short.
+            # The last reply may come too late, because the interval is short.
             with contextlib.suppress(errors.TransactionNotFound):
                 await payer.answer(check, pb.UNKNOWN)
         described = await broker.until(lambda each: each.transactions_given_up == 1)
-        # It is counted when it is appended, and seen when it is durable.
+        # It is counted when it is appended, and visible when it is durable.
         await broker.pull(GIVEN_UP_TOPIC, wait_ms=30_000)
-        # People have to see what it was; nobody can write there.
+        # Operators must see the message; no client can write there.
         wanted = pb.QueueRange(topic=GIVEN_UP_TOPIC, queue_id=0, offset=0)
         found = await broker.call("Read", pb.ReadRequest(range=wanted))
         assert decode_record(found.frames).body == b"whatever"
@@ -137,7 +137,7 @@ async def test_without_a_producer_nothing_counts_and_the_first_that_comes_is_ask
         tmp_path, [nameserver.address], **NEVER_AGAIN, transaction_checks_max=1
     ) as broker:
         await begin(broker, b"left behind")
-        # That nobody could be asked is noticed within a turn; a few more do no harm.
+        # The missing producer is noticed within a turn; a few more do not matter.
         for _ in range(3):
             begun = await begin(broker, b"x", group="others", CHECK_IMMUNITY_TIME_IN_SECONDS="0")
             async with producer(broker, group="others") as other:
@@ -160,7 +160,7 @@ async def test_a_producer_that_goes_away_leaves_its_questions_to_the_next(
             await first.answer(await first.asked(), pb.ROLLBACK)
         async with producer(broker, "patient") as second:
             while (await broker.describe()).transactions_pending:
-                # One that was asked about twice is answered twice, the same.
+                # A message that was checked twice gets two equal replies.
                 await second.answer(await second.asked(), pb.COMMIT)
         assert len(await broker.bodies("orders")) == count - 1
 

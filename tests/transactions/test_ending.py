@@ -1,4 +1,4 @@
-"""Half messages and their ends through the wire: what readers see, what the log holds."""
+"""Half messages and their ends in calls: messages of readers, and content of the log."""
 
 import asyncio
 import errno
@@ -81,7 +81,7 @@ async def test_the_log_holds_what_rocketmq_would_write(
     assert committed.prepared_transaction_offset == first.first_physical_offset
     assert (committed.body, committed.born_timestamp_ms) == (b"one", NOW_MS)
     assert decode(committed.properties) == properties
-    # The rollback by itself, at once; the commits together, here because the broker has stopped.
+    # The rollback alone, immediately; the commits together, here because the broker has stopped.
     ops = stored(tmp_path, OP_TOPIC)
     assert [(op.body, decode(op.properties)["TAGS"]) for op in ops] == [
         (b"1,", "d"),
@@ -255,7 +255,7 @@ async def test_a_half_message_of_a_deleted_topic_is_not_put_into_the_next_of_tha
 async def test_a_time_that_is_no_number_of_seconds_does_not_count(
     tmp_path: Path, nameserver: BrokerRoutes, digits: int
 ) -> None:
-    """Not even for a broker that starts with such a half message in its store."""
+    """Not even for a broker that starts with a half message of this kind in its store."""
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         place = await begin(broker, b"x", CHECK_IMMUNITY_TIME_IN_SECONDS="9" * digits)
     async with running_broker(tmp_path, [nameserver.address]) as broker:
@@ -293,7 +293,7 @@ async def test_half_messages_wait_through_a_restart_whatever_became_of_the_snaps
             snapshot.write_bytes(content)
         async with running_broker(tmp_path, [nameserver.address]) as broker:
             assert (await broker.describe()).transactions_pending == 2
-            # How the others have ended is known from the log as well.
+            # The ends of the others are known from the log as well.
             assert (await end(broker, places[0], pb.COMMIT)).committed.first_queue_offset == 0
             with pytest.raises(errors.TransactionEnded):
                 await end(broker, places[1], pb.COMMIT)

@@ -1,6 +1,6 @@
 """kill -9 in the middle of transactions: of the sender, and of the broker, over real processes.
 
-What must hold: what was decided happens, exactly once, whoever dies.
+Rule: each decision is executed exactly once, whichever process dies.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ SETTINGS = {
 
 
 class Books:
-    """The local database: it knows every message id whose transaction it has decided."""
+    """The local database: it has every message id whose transaction is decided."""
 
     def __init__(self) -> None:
         self.decided: dict[str, Resolution] = {}
@@ -45,12 +45,12 @@ class Books:
 
     def check(self, message: Message) -> Resolution:
         self.asked += 1
-        # A transaction that is not there has never run, or has not come to its end.
+        # A missing transaction has never run, or has not ended.
         return self.decided.get(message.message_id, Resolution.ROLLBACK)
 
 
 async def read_ids(cluster: rockoon.Cluster) -> Counter[str]:
-    """How often each message id stands in the topic."""
+    """Return how often each message id is stored in the topic."""
     ends = {
         each.queue: each.state.max_offset
         for each in (await cluster.admin.describe_topic(TOPIC)).queues
@@ -65,7 +65,8 @@ async def read_ids(cluster: rockoon.Cluster) -> Counter[str]:
 
 
 async def pending(cluster: rockoon.Cluster) -> int:
-    """Half messages that wait on the cluster's brokers; some while one of them is away."""
+    """Return waiting half messages of the cluster's brokers; only some while one of them is
+    away."""
     status = await cluster.admin.status()
     if any(each.broker is None for each in status.brokers) or not status.brokers:
         return 1
@@ -113,7 +114,7 @@ async def test_a_sender_that_is_killed_is_answered_for_by_another_of_its_group(
 
 
 async def send(producer: TransactionalProducer, books: Books, chance: random.Random) -> None:
-    """One sender after another transaction, decided by chance; some say nothing at all."""
+    """Run one sender after another; random decisions, and some transactions without an end."""
     for _ in range(TRANSACTIONS // AT_ONCE):
         try:
             transaction = await producer.begin(TOPIC, b"x", check_after_seconds=0)
@@ -124,7 +125,7 @@ async def send(producer: TransactionalProducer, books: Books, chance: random.Ran
         books.decided[transaction.message_id] = resolution
         try:
             if chance.random() < 0.1:
-                # As if this process had died here: another answers.
+                # As if this process had died here: another one replies.
                 producer._open.pop(transaction.message_id)
             elif resolution is Resolution.COMMIT:
                 await transaction.commit()

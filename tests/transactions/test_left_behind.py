@@ -1,4 +1,4 @@
-"""What a start finds of transactions: RocketMQ's, those that nobody answers for, and lost ones."""
+"""Transactions at a start: RocketMQ's, those without a producer, and lost ones."""
 
 import errno
 from pathlib import Path
@@ -29,7 +29,7 @@ from support.store_directory import FailingDisk, healthy, in_queues
 from support.waiting import wait_until
 
 HALVES = 6
-# A half message is too old at once.
+# A half message is too old immediately.
 SOON: dict[str, Any] = {
     "transaction_timeout_ms": 1,
     "transaction_check_interval_ms": 1,
@@ -38,7 +38,7 @@ SOON: dict[str, Any] = {
 
 
 class FillingDisk(Disk):
-    """A disk as full as the test says."""
+    """A disk whose usage the test sets."""
 
     used_percent = 5
 
@@ -47,8 +47,8 @@ class FillingDisk(Disk):
 
 
 def left_by_rocketmq(root: Path) -> None:
-    """Half messages 0 to 5: 0 seen to, 1 committed and told, 2 rolled back and told, 3 committed
-    and not told any more, 4 and 5 waiting."""
+    """Half messages 0 to 5: 0 ended, 1 committed and recorded, 2 rolled back and recorded, 3
+    committed without a record, 4 and 5 waiting."""
     with small_store(root) as store:
         positions = []
         for number in range(HALVES):
@@ -68,7 +68,7 @@ def left_by_rocketmq(root: Path) -> None:
     progress = ConsumerOffsets({GroupTopic("CID_RMQ_SYS_TRANS", HALF_TOPIC): {0: 1}})
     (root / "config").mkdir()
     content = write_consumer_offsets(progress)
-    # Odd entries of groups are not the broker's affair.
+    # Odd entries of groups do not concern the broker.
     odd = content.replace(b'"offsetTable":{', b'"offsetTable":{"no group":{0:1},"T@g":[1],')
     assert odd != content
     (root / "config" / "consumerOffset.json").write_bytes(odd)
@@ -129,7 +129,7 @@ async def test_a_half_message_that_grows_too_old_is_given_up_although_nobody_can
             await end(broker, place, pb.COMMIT)
     (moved,) = stored(tmp_path, "TRANS_CHECK_MAX_TIME_TOPIC")
     assert moved.body == b"forgotten"
-    # Told to RocketMQ's readers as well.
+    # Visible to RocketMQ's readers as well.
     assert [op.body for op in stored(tmp_path, OP_TOPIC)] == [b"0,"]
 
 

@@ -30,7 +30,7 @@ def never(message: Message) -> Resolution:
 
 
 class Books:
-    """What a local database would hold: how each message's transaction has ended."""
+    """A local database: the end of each message's transaction."""
 
     def __init__(self) -> None:
         self.resolutions: dict[bytes, Resolution] = {}
@@ -204,7 +204,7 @@ async def test_a_check_that_fails_says_that_it_does_not_know(
     answers = iter([ZeroDivisionError(), own, "yes", None, Resolution.COMMIT])
 
     async def check(_: Message) -> Resolution:
-        # On a busy machine one that is slow to answer is asked again meanwhile.
+        # On a busy machine a slow producer is checked again in the meantime.
         answer: Any = next(answers, Resolution.COMMIT)
         if isinstance(answer, BaseException):
             raise answer
@@ -251,7 +251,7 @@ async def test_a_broker_that_restarts_between_half_and_commit_makes_no_differenc
                 result = await commit
                 assert result.queue_offset == 0
                 assert await all_bodies(broker) == [b"paid"]
-                # It offers itself to the new process as well.
+                # It registers at the new process as well.
                 await eventually(lambda: producer.asked_by == {"broker-a"})
 
 

@@ -1,6 +1,6 @@
-"""The transactional producer when brokers answer late, wrongly or not at all.
+"""The transactional producer when brokers reply late, wrongly or not at all.
 
-The broker here is scripted; what a real one does is tested beside it.
+The broker here is scripted; other tests use a real one.
 """
 
 import asyncio
@@ -33,11 +33,11 @@ async def fine(_: Any) -> None:
 
 
 class ScriptedBroker(BrokerServicer):
-    """Answers everything, unless `on_half` or `on_end` raise or wait.
+    """Replies to everything, unless `on_half` or `on_end` raise or wait.
 
     Attributes:
-        halves: the half messages it has got, in their order.
-        ends: what it was told.
+        halves: received half messages, in order.
+        ends: received ends.
     """
 
     def __init__(self) -> None:
@@ -48,11 +48,11 @@ class ScriptedBroker(BrokerServicer):
         self._checks: asyncio.Queue[int] = asyncio.Queue()
 
     def ask(self, number: int) -> None:
-        """Ask the producer about one of the half messages."""
+        """Send the producer a check of one of the half messages."""
         self._checks.put_nowait(number)
 
     async def told(self, count: int) -> pb.EndTransactionRequest:
-        """What it was told at last, once it was told something so many times."""
+        """Return the last end, once this number of ends has arrived."""
         await eventually(lambda: len(self.ends) >= count)
         return self.ends[count - 1]
 
@@ -110,7 +110,7 @@ async def started(
 
 
 def failing(*failures: Exception | None) -> Callable[[Any], Awaitable[None]]:
-    """Fails so often, then no more."""
+    """Fails this number of times, then no more."""
     left = iter(failures)
 
     async def fail(_: Any) -> None:
@@ -171,7 +171,7 @@ async def test_a_refusal_that_can_pass_is_tried_again_and_another_is_raised() ->
 async def test_trying_ends_with_the_time_given() -> None:
     async with started(delivery_timeout_seconds=1.5) as (broker, producer):
         broker.on_half = failing(*[errors.Busy(reason="x")] * 100)
-        # What the last try ended with: an answer, or its share of the time.
+        # The result of the last attempt: a reply, or its share of the time.
         with pytest.raises((errors.Busy, errors.TimedOut)):
             await producer.begin("orders", b"x")
 
@@ -230,7 +230,7 @@ async def test_a_commit_that_nobody_confirmed_is_what_the_check_is_told() -> Non
         broker.ask(0)
         told = await broker.told(seen + 1)
         assert (told.resolution, told.from_check) == (pb.COMMIT, True)
-        # The sender may also say it again itself.
+        # The sender may also repeat it itself.
         assert (await transaction.commit()).queue_offset == 7
 
 

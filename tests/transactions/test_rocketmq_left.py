@@ -1,4 +1,4 @@
-"""A store that a killed RocketMQ broker left: what it had ended is over."""
+"""A store after a kill of its RocketMQ broker: ended transactions are over."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from support.half_messages import GROUP, append, end, small_store
 from support.waiting import wait_until
 
 TRANSACTIONS = 12
-# Whose transactions were committed: all but every third.
+# Messages with committed transactions: all but every third.
 COMMITTED = [b"paid %d" % number for number in range(TRANSACTIONS) if number % 3]
 
 
@@ -38,10 +38,10 @@ async def test_half_messages_that_rocketmq_put_back_end_with_their_transaction(
         place = pb.Appended(
             first_queue_offset=left.queue_offset, first_physical_offset=left.physical_offset
         )
-        # Its record has an IPv6 host; what is made out of it is stored here.
+        # Its record has an IPv6 host; the derived record is stored here.
         await end(broker, place, pb.COMMIT)
         found = [body for queue in range(2) for body in await broker.bodies("orders", queue)]
-    # Some of them more than once: RocketMQ asks again until its op records are written.
+    # Some of them more than once: RocketMQ checks again until its op records are written.
     assert {body for body in found if body.startswith(b"paid")} == set(COMMITTED)
     assert found.count(b"open") == 1
 
@@ -66,8 +66,8 @@ async def test_of_an_open_transaction_the_newest_copy_waits_and_an_end_of_one_is
         )
 
     with small_store(tmp_path) as store:
-        # 0 is open, 1 was committed and 2 told ended under the first copy, 3 given up under the
-        # last; 4 was sent twice by its producer: nobody has stored it anew.
+        # 0 is open, 1 was committed and 2 ended under the first copy, 3 was given up under the
+        # last; its producer sent 4 twice: it is no repeated copy.
         places = [append(store, half(number)) for number in (0, 1, 2, 3, 4, 4)]
         committed = replace(half(1), physical_offset=places[1])
         append(store, committed_record(committed, facts_of(committed)))

@@ -54,7 +54,7 @@ async def test_what_is_paid_is_told_once_wherever_the_sender_stops(
                 await example.pay(producer, "orders", shop, "2")
         async with rockoon.connect(nameserver.address) as cluster:
             stopping = cluster.transactional_producer(example.GROUP, check=shop.check)
-            # Before the database, and behind it.
+            # Before the database, and after it.
             early = await stopping.begin("orders", b"3", check_after_seconds=0)
             late = await stopping.begin("orders", b"4", check_after_seconds=0)
             shop.mark_paid("4", late.message_id)
@@ -64,6 +64,6 @@ async def test_what_is_paid_is_told_once_wherever_the_sender_stops(
         ):
             await until_told(broker, shop)
         assert shop.paid() == ["1", "2", "4"]
-        # A sender that was only slow comes too late now: its message is gone.
+        # A sender that was only slow is too late now: its message is gone.
         with pytest.raises(sqlite3.IntegrityError):
             shop.mark_paid("3", early.message_id)
