@@ -300,7 +300,7 @@ def test_a_read_of_a_directory_has_the_rows_of_the_query(
     check_directory(spark, history, read)
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(40, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("count", [2, pytest.param(15, marks=pytest.mark.soak)])
 def test_options_narrow_a_read_together(spark: SparkSession, history: History, count: int) -> None:
     chance = history.oracle.chance
     for _ in range(count):
