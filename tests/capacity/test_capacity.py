@@ -1,4 +1,4 @@
-"""`make capacity`: that it measures, tells what was saturated, and that its model adds up."""
+"""`make capacity`: it measures, names the saturated service, and its model is consistent."""
 
 import re
 from dataclasses import fields, replace

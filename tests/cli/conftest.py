@@ -1,4 +1,4 @@
-"""One cluster for all tests of the command line, and the real command in a process of its own."""
+"""One cluster for all tests of the command line, and the real command in its own process."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from support.command_forks import CommandForks
 
 @dataclass(frozen=True)
 class Ran:
-    """What a command did."""
+    """Result of a command."""
 
     status: int
     out: str
@@ -29,15 +29,15 @@ class Ran:
 
     @property
     def words(self) -> list[list[str]]:
-        """The words of each line."""
+        """Return the words of each line."""
         return [line.split() for line in self.out.splitlines()]
 
 
 class Command:
-    """`rockoon`, pointed at a cluster.
+    """`rockoon` with the address of a cluster.
 
     Args:
-        environment: of the command.
+        environment: environment of the command.
         forks: runs it.
     """
 
@@ -53,7 +53,7 @@ class Command:
         output: str = "",
         status: int | None = 0,
     ) -> Ran:
-        """Run it and check its exit status, unless any will do."""
+        """Run it and check its exit status, unless any status is allowed."""
         given = stdin.encode() if isinstance(stdin, str) else stdin
         ran = Ran(*self._forks.run(arguments, given, output))
         assert status in (None, ran.status), f"{arguments}: {ran}"
@@ -61,20 +61,20 @@ class Command:
         return ran
 
     def fails(self, *arguments: str) -> str:
-        """Run it, expecting a failure; return the one sentence it prints."""
+        """Run it, expect a failure, and return its one sentence."""
         lines = self(*arguments, status=1).err.splitlines()
         assert len(lines) == 1, lines
         assert lines[0].startswith("rockoon: ")
         return lines[0].removeprefix("rockoon: ")
 
     def misused(self, *arguments: str) -> str:
-        """Run it, expecting it to say that it was used wrongly."""
+        """Run it, and expect the report of a wrong use."""
         return " ".join(self(*arguments, status=2).err.split())
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[DisposableCluster]:
-    # A killed broker stays in the routes, however long a busy machine takes for a command.
+    # A killed broker stays in the routes, however slow a command is on a busy machine.
     settings = {"nameserver": {"node_lease_seconds": 600}}
     with DisposableCluster(brokers=2, settings=settings) as cluster:
         yield cluster
@@ -91,13 +91,13 @@ def rockoon(
 
 @pytest.fixture
 def topic(cluster: DisposableCluster, request: pytest.FixtureRequest) -> str:
-    """A topic of the test's own, with a queue on each of the two brokers."""
+    """A topic of one test, with a queue on each of the two brokers."""
     return cluster.new_topic(request.node.name, queues_per_broker=1)
 
 
 @pytest.fixture
 def filled(cluster: DisposableCluster, topic: str) -> str:
-    """A topic of the test's own, with eight messages in the queue on each of the two brokers."""
+    """A topic of one test, with eight messages in the queue on each of the two brokers."""
 
     async def send() -> None:
         async with connect(cluster.nameservers) as connected, connected.producer() as producer:
@@ -110,5 +110,5 @@ def filled(cluster: DisposableCluster, topic: str) -> str:
 
 @pytest.fixture(scope="session")
 def taken(cluster: DisposableCluster) -> str:
-    """A topic that is there and stays empty."""
+    """A topic that stays empty."""
     return cluster.new_topic("taken")

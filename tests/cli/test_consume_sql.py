@@ -9,14 +9,14 @@ import pytest
 def test_only_the_messages_that_the_expression_selects_are_printed(
     rockoon: Any, topic: str
 ) -> None:
-    # How long a command takes here.
+    # Duration of a command here.
     began = time.monotonic()
     lines = '{"id": "a1", "kind": "odd"}\n{"id": "a2", "kind": "even"}\n'
     rockoon("produce", topic, "--key-field", "id", "--tag-field", "kind", stdin=lines)
     selected = rockoon("consume", topic, "--sql", "TAGS = 'even' OR KEYS IS NULL").out
     assert selected == '{"id": "a2", "kind": "even"}\n'
     usual_seconds = time.monotonic() - began
-    # The end is noticed when the last messages are unwanted, too, and by a group.
+    # The end is also noticed if the last messages do not match, and by a group.
     began = time.monotonic()
     assert rockoon("consume", topic, "--sql", "price > 9").out == ""
     in_group = ("--group", f"of-{topic}", "--from", "first")

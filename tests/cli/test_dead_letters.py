@@ -1,4 +1,4 @@
-"""`rockoon dlq`, and what `rockoon group` says of retries."""
+"""`rockoon dlq`, and the retries in `rockoon group`."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ async def fail(message: Message) -> None:
 
 @pytest.fixture
 def group(cluster: Any, topic: str) -> str:
-    """A group that gave up on three messages of a topic."""
+    """A group with three dead letters of a topic."""
 
     async def give_up() -> None:
         async with cluster.connect() as connection:

@@ -1,4 +1,4 @@
-"""`rockoon doctor`: a line for each check, and what to do if one fails."""
+"""`rockoon doctor`: a line for each check, and the remedy if one fails."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ def checked(ran: Any) -> dict[str, dict[str, str]]:
     return {each["subject"]: each for each in checks}
 
 
-# Of the machine that runs the tests: nobody promised how they are.
+# Checks of the test machine, whose results are unknown.
 def of_this_machine(subject: str) -> bool:
     return subject in ("clock of this machine", "open files") or subject.startswith("disk of")
 

@@ -1,4 +1,4 @@
-"""`rockoon group members`, `locks` and `in-flight`, with readers that live meanwhile."""
+"""`rockoon group members`, `locks` and `in-flight`, with live readers."""
 
 import asyncio
 from importlib import metadata
@@ -29,7 +29,7 @@ async def test_members_and_locks_are_shown_with_idle_and_odd_ones(
     ):
 
         async def command(*arguments: str) -> Any:
-            # Members go on calling meanwhile, however long it takes.
+            # Members continue their calls, however long it takes.
             return await asyncio.to_thread(rockoon, *arguments)
 
         def is_settled() -> bool:

@@ -1,4 +1,4 @@
-"""`rockoon group` and `rockoon offsets`: who reads, from where, why, and how that is moved."""
+"""`rockoon group` and `rockoon offsets`: readers, start positions with reasons, and resets."""
 
 import datetime
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`rockoon lag`: how far behind, who has what, and how long until retention overtakes it."""
+"""`rockoon lag`: lag, owners, and the time until retention deletes unread messages."""
 
 import asyncio
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ HOUR_MS = 3_600_000
 
 
 def unread(number: int, **more: Any) -> QueueLag:
-    """A queue of 100 messages of which 10 are unread."""
+    """A queue of 100 messages, 10 of them unread."""
     ref = QueueRef(topic="orders", broker="broker-a", queue_id=number)
     figures = {"known": True, "max_offset": 100, "committed_offset": 90, "lag": 10, **more}
     return QueueLag(queue=ref, **figures)
@@ -136,7 +136,7 @@ def test_a_group_that_has_read_a_part(rockoon: Any, topic: str) -> None:
         assert (queue["in_flight"], queue["ready"], queue["lost"]) == (0, queue["lag"], 0)
         if queue["loss_cause"] == "LOSS_DISK_FULL":
             pytest.skip("this machine's disk is so full that nothing on it is safe")
-        # 72 hours, then the hour that files are deleted in, which begins within a day.
+        # 72 hours, then the hour of deletions, which begins within a day.
         assert 71 * HOUR_MS < queue["loss_ms"] < 97 * HOUR_MS
         assert queue["loss_cause"].startswith("LOSS_EXPIRED")
     assert "LOSS IN" in rockoon("lag", group, topic).out
@@ -147,7 +147,7 @@ def test_a_group_that_has_read_a_part(rockoon: Any, topic: str) -> None:
 
 
 async def read_all(nameservers: Any, group: str, topic: str, members: Sequence[str]) -> None:
-    """Each member reads twenty messages, and goes."""
+    """Each member reads twenty messages, and leaves."""
     async with connect(nameservers) as cluster:
         for member in members:
             seen: list[Any] = []

@@ -1,4 +1,4 @@
-"""`rockoon up --single`, read by itself: what it reads means what the framework reads."""
+"""`rockoon up --single`: its own parser accepts the same arguments as the framework."""
 
 import inspect
 import subprocess

@@ -115,7 +115,7 @@ def test_a_field_that_a_line_does_not_have_stops_it(rockoon: Any, topic: str, op
     ran = rockoon("produce", topic, option, "id", stdin='{"id": 1}\n{"ID": 2}\n', status=1)
     assert "rockoon: stopped at line 2: the object has no field 'id'" in ran.err
     assert ran.out.startswith("1 of 1 messages acknowledged")
-    # One that says so has none.
+    # A message that states it has no key.
     rockoon("produce", topic, option, "id", stdin='{"id": null}\n')
 
 

@@ -1,4 +1,4 @@
-"""`rockoon status`: who is well, and who is not."""
+"""`rockoon status`: healthy and unhealthy services."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def test_a_healthy_cluster(rockoon: Any, cluster: Any) -> None:
     said = rockoon("status", "--json").json
     assert said["healthy"]
     assert said["etcd_reachable"]
-    # Of one copy each: there is nothing to say of copies.
+    # Of one copy each: there is nothing to report about copies.
     assert said["logs"] == []
     assert "copy" not in shown
     assert {node["address"] for node in said["brokers"]} == {
@@ -52,7 +52,7 @@ def test_a_node_that_answers_and_cannot_work_is_not_well(
 ) -> None:
     nameserver = NodeStatus("n", "n:1", cluster=DescribeClusterReply(etcd_reachable=True))
     refuses = DescribeBrokerReply(problems=["it takes no messages: the disk is 97 % full"])
-    # Of a former version: it said no more than this.
+    # Of a former version, which reported no more than this.
     former = DescribeBrokerReply(writable=False, not_writable_reason="the disk is 98 % full")
     status = ClusterStatus(
         "rockoon",

@@ -1,4 +1,4 @@
-"""`rockoon transactions list`: what waits for its end, in a table and in JSON."""
+"""`rockoon transactions list`: open transactions, in a table and in JSON."""
 
 import asyncio
 from typing import Any
@@ -43,7 +43,7 @@ def test_transactions_are_listed_until_they_have_ended(
 
 
 async def roll_back(nameservers: list[str]) -> None:
-    """End what is left: other tests see the same cluster."""
+    """End the remaining ones: other tests see the same cluster."""
     async with sdk.connect(nameservers) as cluster:
         for each in await cluster.admin.transactions():
             assert each.reply is not None

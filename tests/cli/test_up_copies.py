@@ -22,12 +22,12 @@ from support.waiting import DEADLINE_SECONDS
 
 TOPIC, GROUP = "orders", "billing"
 LOGS = ("broker-a", "offset")
-# A cluster may be away for as long as two of its starts take.
+# A cluster may be away for the time of two starts.
 PATIENCE_SECONDS = 10 * DEADLINE_SECONDS
 
 
 class Load:
-    """Sends numbers, one after the other, and reads them in a group."""
+    """Sends numbers, one after another, and reads them in a group."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -58,7 +58,7 @@ class Load:
 
 
 class Cluster:
-    """`rockoon up` on one directory, again and again, and commands for it."""
+    """`rockoon up` on one directory, repeatedly, and commands for it."""
 
     def __init__(self, directory: Path, port: int) -> None:
         self.directory = directory
@@ -78,7 +78,7 @@ class Cluster:
         return await asyncio.to_thread(run, self.port, *arguments)
 
     async def log(self, log: str, holds: Callable[[Any], object]) -> Any:
-        """A log as `rockoon log describe` shows it, once it is as wanted."""
+        """Return a log from `rockoon log describe`, once a condition is true."""
 
         async def described() -> Any:
             return json.loads(await self.run("log", "describe", log, "--json"))
@@ -90,7 +90,7 @@ class Cluster:
         await asyncio.to_thread(subprocess.run, command, check=True, timeout=DEADLINE_SECONDS)
 
     def interrupted(self, options: Sequence[str], seconds: float) -> None:
-        """Begin a `rockoon up` and kill it after so long."""
+        """Start `rockoon up` and kill it after this time."""
         command = [*ROCKOON, "up", "--dir", str(self.directory), "--port", str(self.port)]
         with (self.directory.with_suffix(".interrupted")).open("wb") as output:
             process = subprocess.Popen([*command, *options], stdout=output, stderr=output)
@@ -153,7 +153,7 @@ async def test_one_copy_becomes_three_and_one_again_by_the_commands_and_nothing_
 
 
 async def replace_a_copy(cluster: Cluster, load: Load) -> None:
-    """Another process in the place of a copy of the offset service, and back."""
+    """Replace a copy of the offset service by another process, and back."""
     await cluster.node("kill", "offset-0")
     settings = {
         "name": "offset",

@@ -1,4 +1,4 @@
-"""The command line itself: help, version, typos, and what is said when there is no cluster."""
+"""The command line itself: help, version, typos, and errors without a cluster."""
 
 import re
 import shlex

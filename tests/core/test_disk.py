@@ -1,4 +1,4 @@
-"""The one file layer, where the system's own calls do not say all."""
+"""The file layer, for details that the system's own calls leave open."""
 
 import ctypes
 import errno
@@ -26,8 +26,8 @@ def test_a_read_that_is_short_at_the_end_of_a_file_gives_what_is_there(tmp_path:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="of Linux's memory file")
 def test_a_read_that_is_short_because_the_rest_cannot_be_read_fails() -> None:
-    """A page that is no more is to the memory's file what a bad sector is to a disk's: the system
-    gives what lies before it, and fails when it is asked for it."""
+    """For a file in memory, a removed page is like a bad sector of a disk: the system returns the
+    bytes before it, and fails when the page itself is read."""
     libc, page = ctypes.CDLL(None, use_errno=True), mmap.PAGESIZE
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]

@@ -1,4 +1,4 @@
-"""Which nameserver is asked first, and which not; where a watch goes on, and after what pause."""
+"""Order of nameservers for calls; the continuation of a watch, and the pause before it."""
 
 import pytest
 

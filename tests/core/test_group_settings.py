@@ -1,11 +1,11 @@
-"""The table of a group's settings, held against the wire."""
+"""The table of a group's settings, compared with the wire."""
 
 import pytest
 
 from rockoon_core.group_settings import GROUP_SETTINGS, Value
 from rockoon_proto.v1.nameserver_pb2 import GroupConfig
 
-# What has a form of its own: see the table's module.
+# Settings with a special form: see the table's module.
 WITHOUT_ROW = {"name", "start_policy", "consume_disabled", "attributes", "retry_delays_ms"}
 ROWS = {row.name: row for row in GROUP_SETTINGS}
 

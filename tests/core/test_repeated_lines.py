@@ -188,7 +188,7 @@ def test_a_line_that_is_logged_while_the_filter_works_does_not_block(log: Log) -
 
 
 def test_a_forked_child_logs_although_a_thread_of_its_parent_held_the_lock() -> None:
-    """A process of its own: only the thread that forks exists in the child."""
+    """A separate process: only the thread that forks exists in the child."""
     program = """
 import logging, os, signal, threading
 from rockoon_core.repeated_lines import OF_LIBRARIES, limited

@@ -39,7 +39,7 @@ COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
 
 
 class Series(NamedTuple):
-    """Samples at times that rise, in seconds."""
+    """Samples at increasing times, in seconds."""
 
     name: str
     labels: Labels
@@ -48,12 +48,12 @@ class Series(NamedTuple):
 
 
 def seconds_of(text: str) -> int:
-    """ "10m" as promtool's tests and rules write it."""
+    """Parse "10m" as in promtool's tests and rules."""
     return int(text[:-1]) * UNITS[text[-1]]
 
 
 def series_of(test: Mapping[str, Any]) -> list[Series]:
-    """What one test of a file scripts."""
+    """Script of one test of a file."""
     made = []
     for each in test["input_series"]:
         found = SERIES.fullmatch(each["series"])
@@ -72,7 +72,7 @@ def series_of(test: Mapping[str, Any]) -> list[Series]:
 
 
 def firing(rule: Mapping[str, Any], series: Sequence[Series], at_seconds: int) -> set[Labels]:
-    """The labels, without the rule's own, of the alerts that fire at a time."""
+    """Return the labels, without the rule's own, of the alerts that fire at a time."""
     expression = promql.parse(rule["expr"])
     since = at_seconds - seconds_of(rule.get("for", "0s"))
     if since < 0:
@@ -91,7 +91,7 @@ class Evaluation:
     """Expressions at one time.
 
     Args:
-        series: all that there are.
+        series: all existing series.
         now: seconds.
     """
 
@@ -193,7 +193,7 @@ class Evaluation:
 
 
 def matches(matcher: Any, value: str) -> bool:
-    """Whether a label's value is chosen."""
+    """Return whether a label's value matches."""
     if str(matcher.op) in ("MatchOp.Re", "MatchOp.NotRe"):
         is_equal = re.fullmatch(matcher.value, value) is not None
         return is_equal == (str(matcher.op) == "MatchOp.Re")
@@ -202,7 +202,7 @@ def matches(matcher: Any, value: str) -> bool:
 
 
 def paired(left: Vector | float, right: Vector | float) -> dict[Labels | None, tuple[float, float]]:
-    """What is combined with what; two numbers have no labels."""
+    """Return pairs of values that are combined; two numbers have no labels."""
     if isinstance(left, dict) and isinstance(right, dict):
         return {labels: (left[labels], right[labels]) for labels in left if labels in right}
     if isinstance(left, dict):
@@ -214,7 +214,7 @@ def paired(left: Vector | float, right: Vector | float) -> dict[Labels | None, t
 
 
 def increase(seconds: NDArray[np.float64], values: NDArray[np.float64], span: float) -> float:
-    """Of a counter that was never reset, extrapolated as Prometheus does."""
+    """Increase of a counter that was never reset, extrapolated as by Prometheus."""
     gained = float(values[-1] - values[0])
     sampled = float(seconds[-1] - seconds[0])
     pause = sampled / (len(values) - 1)
@@ -246,7 +246,7 @@ OVER_TIME: Mapping[str, Callable[..., float]] = {
 
 
 def quantiles(quantile: float, buckets: Vector) -> Vector:
-    """Of each histogram, between the limits of the bucket in which it lies."""
+    """Quantile of each histogram, interpolated between the limits of its bucket."""
     histograms: dict[Labels, list[tuple[float, float]]] = defaultdict(list)
     for labels, count in buckets.items():
         rest = frozenset((name, value) for name, value in labels if name != "le")
@@ -259,7 +259,7 @@ def quantiles(quantile: float, buckets: Vector) -> Vector:
         for limit, count in limits:
             if count >= wanted:
                 share = (wanted - low_count) / (count - low_count) if count > low_count else 0.0
-                # All above the last limit but one is taken for that one.
+                # All values above the last limit but one count as this limit.
                 found[labels] = (
                     low_limit if limit == math.inf else low_limit + (limit - low_limit) * share
                 )

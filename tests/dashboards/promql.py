@@ -1,4 +1,4 @@
-"""What an expression of PromQL asks for, and which of it there is."""
+"""Metrics and labels that an expression of PromQL uses, compared with the existing ones."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,7 +16,7 @@ from rockoon_runtime.telemetry.prometheus import names_on_page
 from rockoon_runtime.tls import CERTIFICATE_LEFT
 from rockoon_spark.commands import outcomes
 
-# Prometheus gives the first two to whatever it asks.
+# Prometheus adds the first two to each series.
 OF_SCRAPES = frozenset({"job", "instance"})
 OF_SERVICES = frozenset({"cluster", "node_type", "node_id"})
 
@@ -37,7 +37,7 @@ def metrics_of_services() -> list[Metric]:
 
 
 def labels_by_name() -> Mapping[str, frozenset[str]]:
-    """Every name that Prometheus has of ours, and the labels that it bears somewhere."""
+    """Return every name of our metrics in Prometheus, and all its labels."""
     found: dict[str, frozenset[str]] = {
         "up": OF_SCRAPES,
         "process_resident_memory_bytes": OF_SCRAPES,
@@ -59,23 +59,23 @@ def labels_by_name() -> Mapping[str, frozenset[str]]:
 
 
 def parsed(expression: str) -> Any:
-    """An expression of a dashboard, with a range in the place of Grafana's.
+    """Parse an expression of a dashboard, with a range instead of Grafana's variable.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is invalid.
     """
     return promql.parse(expression.replace("$__rate_interval", "5m"))
 
 
 def selectors(expression: Any) -> Iterator[tuple[str, frozenset[str]]]:
-    """Each metric that is asked for, and the labels that its series are chosen by."""
+    """Return each used metric, and the labels that select its series."""
     for each in parts(expression):
         if isinstance(each, promql.VectorSelector):
             yield each.name, frozenset(matcher.name for matcher in each.matchers.matchers)
 
 
 def parts(expression: Any) -> Iterator[Any]:
-    """An expression and all within it."""
+    """Return an expression and all expressions within it."""
     yield expression
     for name in ("expr", "lhs", "rhs", "vector_selector"):
         if (inner := getattr(expression, name, None)) is not None:
@@ -86,10 +86,10 @@ def parts(expression: Any) -> Iterator[Any]:
 
 
 def labels_left(expression: Any, known: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    """The labels that the series of a result can have.
+    """Return the possible labels of the series of a result.
 
     Raises:
-        AssertionError: it is grouped by a label that there is not.
+        AssertionError: it is grouped by a label that does not exist.
     """
     if isinstance(expression, promql.VectorSelector):
         return known[expression.name]

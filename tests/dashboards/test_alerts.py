@@ -1,4 +1,4 @@
-"""Alert rules ask for what there is, are explained, and fire when they should."""
+"""Alert rules use existing metrics, are documented, and fire at the right time."""
 
 import re
 import shutil
@@ -68,12 +68,13 @@ def test_a_rule_asks_for_metrics_and_labels_that_there_are(rule: dict[str, Any])
 
 @pytest.mark.parametrize("rule", rules(), ids=RULE_NAMES)
 def test_the_value_of_a_rule_is_the_same_whichever_side_of_or_fires(rule: dict[str, Any]) -> None:
-    """Else its text prints a forecast as a measured share, such as "986 %"."""
+    """Otherwise its text prints a forecast as a measured share, such as "986 %"."""
     assert len(set(valued(parsed(rule["expr"])))) == 1
 
 
 def valued(expression: Any) -> Iterator[str]:
-    """What the value of an alert can be: each side of "or", without what is compared with it."""
+    """Return the possible values of an alert: each side of "or", without the other side of
+    comparisons."""
     match expression:
         case promql.BinaryExpr() if str(expression.op) == "or":
             yield from valued(expression.lhs)
@@ -132,7 +133,7 @@ def checked(*arguments: str, folder: Path = FOLDER) -> subprocess.CompletedProce
 
 
 def cases(path: Path) -> list[tuple[list[Series], int, str, list[dict[str, str]]]]:
-    """Series, time, alert, and the labels of those that are to fire then."""
+    """Series, time, alert, and the labels of the alerts that must fire then."""
     return [
         (
             series_of(test),
@@ -149,7 +150,7 @@ CASES = [*cases(TESTS), *cases(LIMITS)]
 
 
 def holds(rule: dict[str, Any]) -> bool:
-    """Whether a rule fires when the files say it does, and only then."""
+    """Return whether a rule fires when the files say it does, and only then."""
     return all(
         firing(rule, series, at_seconds)
         == {frozenset(labels.items()) - set(rule["labels"].items()) for labels in expected}
@@ -159,7 +160,7 @@ def holds(rule: dict[str, Any]) -> bool:
 
 
 def altered(rule: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The rule with each of its limits a little higher and a little lower."""
+    """Return the rule with each of its limits a little higher and a little lower."""
     expression = rule["expr"]
     for number in re.finditer(r"(?<![\w\[.])\d+(\.\d+)?(?![\w\].])", expression):
         value = float(number[0])

@@ -1,4 +1,4 @@
-"""Dashboards show what there is: expressions, metrics, labels and units."""
+"""Dashboards use existing metrics: expressions, metrics, labels and units."""
 
 import json
 import re
@@ -20,7 +20,7 @@ PROMETHEUS = REPOSITORY / "deploy/prometheus/prometheus.yml"
 UNITS = {"none", "short", "bytes", "Bps", "cps", "s", "ms", "percentunit"}
 KNOWN = labels_by_name()
 
-# By the end of a metric's name; rates of them are looked at in the test.
+# By the end of a metric's name; the test also checks rates.
 UNIT_OF_NAME = (
     ("_bytes", "bytes"),
     ("_seconds", "s"),
@@ -69,7 +69,7 @@ def test_every_expression_asks_for_metrics_and_labels_that_there_are(path: Path)
             shown = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
             left = labels_left(expression, KNOWN)
             assert shown <= left, f"{panel['title']}: {shown} of {sorted(left)}"
-            # Two lines with one name could not be told apart.
+            # Two lines with one name could not be distinguished.
             assert left <= shown | {"job"}, f"{panel['title']}: {sorted(left)} and {shown}"
             used = set(re.findall(r"\$(\w+)", target["expr"])) - {"__rate_interval"}
             assert used <= variables.keys(), panel["title"]
@@ -141,7 +141,7 @@ def test_everything_that_services_measure_is_on_a_page() -> None:
         for target in panel["targets"]
         for name, _ in selectors(parsed(target["expr"]))
     }
-    # The first five are of use to alerts or beside others alone.
+    # The first five are useful only to alerts, or beside other metrics.
     passed_over = {
         "rockoon_tls_certificate_left_seconds",
         "rocketmq_broker_permission",

@@ -1,4 +1,4 @@
-"""Delayed messages over a real store: what comes, when, where, and once."""
+"""Delayed messages over a real store: delivered messages, their times and positions, once each."""
 
 import asyncio
 import random
@@ -511,7 +511,7 @@ async def test_who_sleeps_until_something_is_due_is_woken_by_what_is_due_before(
         desk.clock.pass_ms(1)
         desk.aside.arrived((TIMER_TOPIC, TIMED_QUEUE))
         await eventually(lambda: desk.bodies() == [b"at once"])
-        # Nothing tells of this; a clock that was set is not believed at once.
+        # No event reports this; a changed clock is not believed immediately.
         desk.clock.pass_ms(7_200_000)
         await eventually(lambda: desk.bodies() == [b"at once", b"0"])
         running.cancel()
@@ -540,7 +540,7 @@ async def test_a_restart_with_a_clock_set_back_does_not_wait_for_the_old_time(
     await desk.send({"DELAY": 3}, {"TIMER_DELAY_SEC": 10})
     desk.clock.wall_ms -= 300 * 86_400_000
     again = desk.killed(tmp_path / "copy")
-    # It goes on from the newest message, and does not believe the clock at once.
+    # It continues from the newest message, and does not believe the clock immediately.
     again.clock.pass_ms(10_000)
     await again.turns()
     assert sorted(again.bodies()) == [b"0", b"1"]
@@ -590,7 +590,7 @@ async def test_everything_comes_once_through_random_jumps_kills_stops_and_cancel
             desk = desk.killed(tmp_path / str(turn + 1))
         desk.clock.pass_ms(choose.randrange(8000))
         await desk.turns()
-    # A clock that was set back again and again, and a start that knows no other one.
+    # A clock that was set back repeatedly, and a start that knows no other one.
     desk.clock.pass_ms(20_000_000)
     await desk.turns()
     came = desk.bodies("T", 0) + desk.bodies("T", 1)

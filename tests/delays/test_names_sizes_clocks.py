@@ -1,4 +1,4 @@
-"""Delayed messages where names, sizes and clocks are not what they seem."""
+"""Delayed messages with unusual names, sizes and clocks."""
 
 from dataclasses import replace
 from pathlib import Path

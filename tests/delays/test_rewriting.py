@@ -1,4 +1,4 @@
-"""Records on their way aside and back, as RocketMQ writes and reads them."""
+"""Conversion of records to delayed ones and back, as RocketMQ writes and reads them."""
 
 import pytest
 
@@ -52,7 +52,7 @@ def test_what_comes_back_is_the_message_with_another_hosts_bits_gone() -> None:
         properties=b"TAGS\x01a\x02DELAY\x012\x02",
     )
     kept = decode_record(encode_record(waiting_record(record, 0, RULES).record))
-    # As an old store with another address may hold it.
+    # As an old store with another address may contain it.
     stored = Record(
         **{
             **{name: getattr(kept, name) for name in kept.__slots__},

@@ -1,4 +1,4 @@
-"""Which entries are due, against a plain list of them, under clocks that jump."""
+"""Due entries, compared with a plain list of all entries, under clocks that jump."""
 
 import random
 
@@ -94,7 +94,7 @@ def test_it_finds_what_a_plain_list_would_under_any_clock(seed: int) -> None:
         for at in taken:
             del waiting[at]
         if choose.random() < 0.01:
-            # A restart forgets the monotonic clock; what is left is waited for anew.
+            # A restart loses the monotonic clock; the remaining entries wait again.
             queue = PendingQueue.from_bytes(queue.to_bytes())
             table = Timetable(queue, LONGEST_MS)
             table.resume(wall_ms, monotonic_ms)

@@ -1,4 +1,4 @@
-"""`make demo`: it must say when something does not hold, or it shows nothing."""
+"""`make demo` must report a violated promise; otherwise it shows nothing."""
 
 import asyncio
 import gzip
@@ -100,7 +100,7 @@ async def test_a_wait_that_takes_too_long_becomes_a_failed_row_and_ends_the_stor
     records = read_records(ROOT / "tools" / "demo" / "packages.ndjson.gz")
     assert not await demo.run_demo(records, demo.Warnings())
     out = capsys.readouterr().out
-    # Whichever wait it was: the first one is over at once when members are quick.
+    # Whichever wait it was: the first one ends immediately if members are fast.
     assert re.search("^NO +everything happens in time\\s+.* did not ", out, re.MULTILINE)
     assert "2. A broker is killed" not in out
 

@@ -37,13 +37,13 @@ def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     assert HELM is not None
     command = [HELM, *map(str, arguments)]
     if arguments[0] == "template":
-        # A Helm 3 that `go install` compiled takes Kubernetes 1.20 for granted.
+        # A Helm 3 that `go install` compiled assumes Kubernetes 1.20.
         command.append("--kube-version=1.30.0")
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def template(*arguments: str | Path, namespace: str = "rockoon") -> list[Document]:
-    """The objects of a release.
+    """Return the objects of a release.
 
     Args:
         arguments: --values FILE, --set NAME=VALUE.
@@ -55,14 +55,14 @@ def template(*arguments: str | Path, namespace: str = "rockoon") -> list[Documen
 
 
 def kustomized(directory: Path) -> list[Document]:
-    """The objects of an overlay, without the hashes in names of ConfigMaps."""
+    """Return the objects of an overlay, without the hashes in names of ConfigMaps."""
     objects = kustomize.Objects()
     kustomize.accumulate(directory.resolve(), objects)
     return [each for each in objects.documents if each["kind"] != "Namespace"]
 
 
 def comparable(documents: list[Document]) -> dict[str, Document]:
-    """Objects by kind and name, without what only one of the two programs writes."""
+    """Return objects by kind and name, without parts that only one of the two programs writes."""
     found = {}
     for document in documents:
         key = f"{document['kind']} {name_of(document)}"

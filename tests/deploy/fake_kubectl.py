@@ -72,7 +72,7 @@ class Objects:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options that scripts and pages use, wherever they stand."""
+    """Return the options that scripts and pages use, at any position."""
     made = argparse.ArgumentParser(allow_abbrev=False)
     made.add_argument("-n", dest="namespace", default="default")
     made.add_argument("-f", dest="file")

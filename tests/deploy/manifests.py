@@ -1,4 +1,4 @@
-"""The manifests of an overlay as a cluster would get them, and what their parts mean."""
+"""The manifests of an overlay as a cluster gets them, and the meaning of their parts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,10 +35,10 @@ SETTINGS: Mapping[str, type] = {
 
 @dataclass
 class Overlay:
-    """What a kustomization makes.
+    """Objects of a kustomization.
 
     Attributes:
-        documents: every object.
+        documents: all objects.
     """
 
     documents: list[Document]
@@ -64,7 +64,7 @@ class Overlay:
         return self.of_kind("CronJob", "Job")
 
     def services(self) -> list[tuple[Document, Document]]:
-        """Every workload with a container of one of the services."""
+        """Return all workloads with a container of one of the services."""
         return [
             (workload, container)
             for workload in self.workloads
@@ -73,7 +73,7 @@ class Overlay:
         ]
 
     def files(self, workload: Document, container: Document) -> dict[str, str]:
-        """What a container finds in its ConfigMaps: path to content."""
+        """Return the files of a container from its ConfigMaps: path to content."""
         volumes = {each["name"]: each for each in pod_of(workload)["spec"].get("volumes", [])}
         found = {}
         for mount in container.get("volumeMounts", []):
@@ -84,11 +84,11 @@ class Overlay:
         return found
 
     def settings(self, workload: Document, container: Document, index: int = 0) -> Loaded[Any]:
-        """The settings that a container's service would run with.
+        """Return the settings of a container's service.
 
         Args:
             workload, container: one of `services`.
-            index: which of its pods.
+            index: number of the pod.
         """
         flag, path = container["args"]
         assert flag == "--config"
@@ -107,7 +107,7 @@ class Overlay:
     def environment(
         self, workload: Document, container: Document, index: int = 0
     ) -> dict[str, str]:
-        """A container's variables as its pod sees them: each may be made of those before it."""
+        """Return a container's variables as its pod sees them: each may contain earlier ones."""
         fields = {
             "metadata.name": f"{name_of(workload)}-{index}",
             "metadata.namespace": self.namespace,
@@ -139,7 +139,7 @@ def overlays() -> list[str]:
 
 
 def build(directory: Path) -> Overlay:
-    """Make what a directory with a kustomization.yaml makes."""
+    """Build a directory with a kustomization.yaml."""
     return Overlay(kustomize.build(directory))
 
 
@@ -148,7 +148,7 @@ def name_of(document: Document) -> str:
 
 
 def pod_of(document: Document) -> Document:
-    """The template of the pods that a workload or a job makes."""
+    """Return the template of the pods of a workload or a job."""
     spec = document["spec"]
     template: Document = (
         spec["jobTemplate"]["spec"]["template"] if "jobTemplate" in spec else spec["template"]
@@ -163,5 +163,5 @@ def containers(document: Document) -> list[Document]:
 
 
 def service_of(container: Document) -> str:
-    """The image's last part: which of our programs runs in a container."""
+    """Return the image's last part: the name of our program in a container."""
     return str(container["image"].rpartition("/")[2].partition(":")[0])

@@ -1,7 +1,7 @@
-"""What NetworkPolicies let through.
+"""Connections that NetworkPolicies allow.
 
-As the API's documentation says: policies of a pod add up, a pod that none selects for a direction
-is open in it, and a connection has to be let out and let in.
+By the API's documentation, policies of a pod add up, a pod without a policy for a direction is open
+in it, and a connection must be allowed on both sides.
 """
 
 from collections.abc import Mapping
@@ -15,8 +15,8 @@ class Place:
     """One end of a connection.
 
     Attributes:
-        labels: of the pod; empty for what is no pod.
-        namespace: of the pod; empty for what is no pod.
+        labels: of the pod; empty for other peers.
+        namespace: of the pod; empty for other peers.
         ports: of its containers, name to number.
     """
 
@@ -26,7 +26,7 @@ class Place:
 
 
 def place_of(workload: Document, namespace: str) -> Place:
-    """Pods of a workload or a job."""
+    """Return the pods of a workload or a job."""
     ports = {
         each["name"]: each["containerPort"]
         for container in containers(workload)
@@ -36,7 +36,7 @@ def place_of(workload: Document, namespace: str) -> Place:
 
 
 def lets_through(overlay: Overlay, source: Place, target: Place, port: int) -> bool:
-    """Whether a TCP connection comes about."""
+    """Return whether a TCP connection is possible."""
     policies = overlay.of_kind("NetworkPolicy")
     out = directed(overlay, policies, "Egress", source, target, target, port)
     return out and directed(overlay, policies, "Ingress", target, source, target, port)
@@ -88,7 +88,7 @@ def is_peer(overlay: Overlay, peer: Document, there: Place) -> bool:
         return True
     if not there.namespace:
         return False
-    # Namespaces are told apart by name only: none of ours is selected by labels.
+    # Namespaces differ by name only: no policy of ours selects them by labels.
     assert peer.get("namespaceSelector", {}) == {}
     if "namespaceSelector" not in peer and there.namespace != overlay.namespace:
         return False
@@ -96,7 +96,7 @@ def is_peer(overlay: Overlay, peer: Document, there: Place) -> bool:
 
 
 def selects(selector: Document, labels: Mapping[str, str]) -> bool:
-    """Whether a label selector selects a pod."""
+    """Return whether a label selector selects a pod."""
     assert selector.keys() <= {"matchLabels", "matchExpressions"}
     for expression in selector.get("matchExpressions", []):
         assert expression["operator"] == "In"

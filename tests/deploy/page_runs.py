@@ -43,7 +43,7 @@ SECONDS_MAX = 900.0
 
 
 class PageError(Exception):
-    """A block of a page failed; the text has its place and its output."""
+    """A block of a page failed; the text has its position and its output."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ class Ran:
 
     Attributes:
         block: the block.
-        seconds: how long it took.
-        output: what its commands printed.
+        seconds: duration of the run.
+        output: output of its commands.
     """
 
     block: Block
@@ -84,7 +84,7 @@ def blocks(path: Path) -> list[Block]:
     """Blocks of a page that are commands for a shell, or files.
 
     Raises:
-        ValueError: a comment before a block is none of those above.
+        ValueError: a comment before a block is not in the list above.
     """
     text, found = path.read_text(), []
     for each in BLOCK.finditer(text):

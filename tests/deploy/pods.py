@@ -1,7 +1,7 @@
 """Pods of an overlay run here, as processes: their settings, their files, ports of this machine.
 
-What a pod is told stays as the manifests have it, but for places: what would be mounted lies in a
-directory, and an address is one of 127.0.0.1. Certificates are still held to the manifests' names.
+A pod has the settings of the manifests, except for places: mounted files are in a directory, and an
+address is one of 127.0.0.1. Certificates are still compared with the manifests' names.
 """
 
 import signal
@@ -26,18 +26,18 @@ from support.waiting import DEADLINE_SECONDS
 
 SECONDS_MAX = 60.0
 HERE = "127.0.0.1"
-# As they need one another.
+# In the order in which they need each other.
 ORDER = ("nameserver", "broker", "offset", "gateway")
 # The keys of a Secret that cert-manager writes, and those that the manifests mount.
 CERTIFICATE, KEY, CA = "tls.crt", "tls.key", "ca.crt"
-# What RocketMQ's clients sign with, as a gateway reads it.
+# Secret with which RocketMQ's clients sign, in the form that a gateway reads.
 CLIENT_SECRETS, CLIENT_SECRETS_FILE = "rockoon-gateway-clients", "client-secrets"
-# What services sign their own calls with.
+# Secret with which services sign their own calls.
 CLUSTER_SECRET, CLUSTER_SECRET_FILE = "rockoon-cluster", "cluster-secret"
 
 
 def secret_mounts(workload: Document, container: Document) -> dict[str, str]:
-    """Where a container finds its Secrets: mount path to the Secret's name."""
+    """Return where a container finds its Secrets: mount path to the Secret's name."""
     volumes = {each["name"]: each for each in pod_of(workload)["spec"].get("volumes", [])}
     return {
         mount["mountPath"]: volumes[mount["name"]]["secret"]["secretName"]
@@ -47,7 +47,7 @@ def secret_mounts(workload: Document, container: Document) -> dict[str, str]:
 
 
 def certificates() -> dict[str, tuple[str, list[str]]]:
-    """What cert-manager would be asked for: the Secret's name to common name and DNS names."""
+    """Return the requests to cert-manager: the Secret's name to common name and DNS names."""
     return {
         each["spec"]["secretName"]: (each["spec"]["commonName"], each["spec"].get("dnsNames", []))
         for each in build(ROOT / "cert-manager").of_kind("Certificate")
@@ -64,7 +64,7 @@ class Secrets:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self.authority = Authority(directory / "authority")
-        # Whoever runs etcd has an authority of his own.
+        # The operator of etcd has a separate authority.
         self.etcd_authority = Authority(directory / "etcd-authority")
 
     @property
@@ -74,7 +74,7 @@ class Secrets:
         return AccessKey(CLUSTER_KEY_ID, secret)
 
     def directory(self, secret: str) -> Path:
-        """One Secret's files, made when it is asked for the first time."""
+        """Return one Secret's files, created at the first call."""
         place = self._directory / secret
         if secret == CLIENT_SECRETS and not place.exists():
             place.mkdir()
@@ -106,10 +106,10 @@ class Pod:
     """The first pod of a workload, running.
 
     Attributes:
-        container: the one that runs.
+        container: the container that runs.
         node: its process.
         places: address in the manifests to address here, as this pod has them.
-        advertised: what it tells others.
+        advertised: the addresses that it registers.
     """
 
     container: Document
@@ -118,7 +118,7 @@ class Pod:
     advertised: str
 
     def probed(self, probe: str) -> "health_pb2.HealthCheckResponse.ServingStatus":
-        """What the node's kubelet would be answered."""
+        """Return the replies to the node's kubelet."""
         asked = self.container[probe]["grpc"]
         address = self.places[f"0.0.0.0:{asked['port']}"]
         with grpc.insecure_channel(address) as channel:
@@ -135,11 +135,11 @@ def running(
     """Run the first pod of each workload, of a log with copies all, with an etcd; yields them by
     name, and the first of each service by that.
 
-    Args:
+    overlay: name of the overlay.
         overlay: which.
-        directory: empty; everything is put there.
-        advertised_here: brokers and the offset service tell their addresses here, so that others
-            can call them; otherwise those of the manifests, which have no names here.
+        directory: an empty directory for all files.
+        advertised_here: brokers and the offset service register their addresses here, so that
+            clients can call them; otherwise those of the manifests, which have no names here.
     """
     secrets = Secrets(directory)
     services = sorted(overlay.services(), key=lambda each: ORDER.index(service_of(each[1])))
@@ -168,7 +168,7 @@ def running(
 
 
 def copies_of(overlay: Overlay, workload: Document, container: Document) -> int:
-    """How many pods of a workload it takes to serve."""
+    """Return the number of pods that a workload needs to serve."""
     return int(getattr(overlay.settings(workload, container).value, "copies", 1))
 
 
@@ -178,7 +178,7 @@ def port_of(container: Document) -> int:
 
 
 def etcd_flags(secrets: Secrets, endpoints: tuple[str, ...]) -> list[str]:
-    """An etcd that is called by the names in the settings, and wants certificates."""
+    """An etcd that is called by the names in the settings, and requires certificates."""
     hosts = [each.rpartition(":")[0] for each in endpoints]
     own = secrets.etcd_authority.issue("etcd", hosts=hosts)
     return [

@@ -1,4 +1,4 @@
-"""Access keys in the manifests: on everywhere in production, secrets out of Secrets alone."""
+"""Access keys in the manifests: on in all of production; secrets only from Secrets."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def production() -> Overlay:
 
 
 def in_secrets(container: Document) -> dict[str, tuple[str, str]]:
-    """Variables that come out of Secrets: name to the Secret and its key."""
+    """Return variables from Secrets: name to the Secret and its key."""
     references = {
         each["name"]: each["valueFrom"]["secretKeyRef"]
         for each in container["env"]

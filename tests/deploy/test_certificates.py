@@ -1,4 +1,4 @@
-"""TLS in the manifests: what is mounted is what settings name, and names are those called by."""
+"""TLS in the manifests: settings name the mounted files, and certificates the called names."""
 
 import pytest
 from deploy.manifests import ROOT, Document, Overlay, build, containers, name_of, service_of
@@ -17,9 +17,9 @@ from rockoon_core.errors import WrongIdentity
 from rockoon_runtime.tls import NodeIdentities
 from rockoon_spark.commands.arguments import parser
 
-# Whoever runs etcd makes this one.
+# The operator of etcd creates this one.
 OF_ETCD = "rockoon-etcd-client-tls"
-# Not one at all.
+# No certificate at all.
 OF_ACCESS = {"rockoon-client-access", CLIENT_SECRETS, CLUSTER_SECRET}
 OF_CLIENTS = "rockoon-client-tls"
 

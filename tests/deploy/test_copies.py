@@ -1,4 +1,4 @@
-"""Components that make logs with copies of brokers and offset service, and a log more."""
+"""Components for logs with copies of brokers and offset service, and for a further log."""
 
 import shutil
 from pathlib import Path
@@ -26,7 +26,7 @@ LOGS = {"rockoon-broker": 10911, "rockoon-broker-b": 10911, "rockoon-offset": 10
 
 
 def overlay_with_copies(name: str, folder: Path, *more: str) -> Overlay:
-    """An overlay as somebody has copied and completed it, with other logs as resources."""
+    """An overlay that a user has copied and completed, with other logs as resources."""
     shutil.copytree(ROOT.parent, folder / "deploy")
     place = folder / "deploy/kubernetes/overlays" / name
     kustomization = yaml.safe_load((place / "kustomization.yaml").read_text())
@@ -85,7 +85,8 @@ def test_replicas_start_together_and_are_replaced_one_by_one(overlay: Overlay) -
         assert workload["spec"]["podManagementPolicy"] == "Parallel"
         probe = container["readinessProbe"]
         assert workload["spec"]["minReadySeconds"] >= probe["periodSeconds"]
-        # One that copies for hours is not killed for it, nor taken for one of two that are needed.
+        # A pod that copies for hours is not killed for it, and does not count as one of two needed
+        # ones.
         assert container["startupProbe"]["grpc"]["service"] == LIVENESS
         assert probe["grpc"].get("service", "") == ""
         budget = overlay.named("PodDisruptionBudget", name_of(workload))["spec"]
@@ -150,7 +151,7 @@ def test_production_has_three_of_everything_that_votes(tmp_path: Path) -> None:
 
 
 def logs(nameserver: str, secrets: Secrets | None) -> list[Log]:
-    """What a nameserver tells of the logs."""
+    """Return the logs by a nameserver."""
     metadata = []
     channel = grpc.insecure_channel(nameserver)
     if secrets is not None:

@@ -134,7 +134,7 @@ def test_an_image_has_what_its_own_stage_has_built_and_names_the_port_it_listens
     assert re.findall(r"^EXPOSE (.*)", image, re.MULTILINE) == [listen.rpartition(":")[2]]
 
 
-# Every module of a service, as any call may need it, and what that brings along.
+# Every module of a service, because any call may need it, and its dependencies.
 IMPORT_ALL = """
 import importlib, pkgutil, sys
 package = importlib.import_module(sys.argv[1])
@@ -146,12 +146,12 @@ print(*sorted({name.partition(".")[0] for name in sys.modules}))
 """
 
 
-# What gRPC looks for and does without, and what a development environment starts every Python with.
+# Modules that gRPC tries to import, and those that a development environment adds to each Python.
 NOT_NEEDED = {"grpc_tools", "_distutils_hack"}
 
 
 def brought(words: Iterable[str]) -> set[str]:
-    """The distributions that installing some brings along, by what each says that it needs."""
+    """Return the dependencies of some distributions, by their metadata."""
     found: set[tuple[str, frozenset[str]]] = set()
     wanted = [Requirement(word) for word in words]
     while wanted:

@@ -1,4 +1,4 @@
-"""kustomize, as tests know it, makes what kustomize makes."""
+"""tests/support/kustomize.py builds the same objects as kustomize."""
 
 import shutil
 from pathlib import Path
@@ -35,7 +35,7 @@ def test_all_components_at_once_are_what_the_api_takes_and_what_kustomize_makes(
     tmp_path: Path,
 ) -> None:
     shutil.copytree(ROOT.parent, tmp_path / "deploy")
-    # Those two at the end are for the jobs of those before them; dev has gateways.
+    # The two at the end are for the jobs of the earlier ones; dev has gateways.
     names = sorted(
         {path.name for path in (ROOT / "components").iterdir()} - {"gateway"},
         key=lambda name: (name in ("tls", "access"), name),

@@ -1,4 +1,4 @@
-"""The Kubernetes manifests: they are what the API takes, and name what the services have."""
+"""The Kubernetes manifests: the API accepts them, and they name existing parts of the services."""
 
 from collections.abc import Mapping
 
@@ -24,14 +24,14 @@ from rockoon_runtime.settings import SettingsError, load
 from rockoon_runtime.wire import LIVENESS
 from rockoon_spark.commands.arguments import parser
 
-# Those of the pod security standard `restricted`; the rest of it is tested with each pod below.
+# Settings of the pod security standard `restricted`; other tests check its rest for each pod.
 RESTRICTED_VOLUMES = {
     "configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim",
     "projected", "secret",
 }  # fmt: skip
 LEAST_KUBERNETES = "1.30"
 DEPLOY = ROOT.parents[1] / "docs/operate/deploy.md"
-# Of a node's cores for the kubelet, the network plug-in and one DNS server.
+# Share of a node's cores for the kubelet, the network plug-in and one DNS server.
 SYSTEM_MILLICORES = 250
 
 
@@ -51,7 +51,7 @@ def test_the_api_takes_every_manifest(overlay: Overlay) -> None:
 
 
 def test_what_kubernetes_there_has_to_be_is_said() -> None:
-    """The first one that does `preStop.sleep` without being asked to (KEP-3960)."""
+    """The first version with `preStop.sleep` by default (KEP-3960)."""
     assert f"Kubernetes must be {LEAST_KUBERNETES} or newer" in DEPLOY.read_text()
 
 
@@ -111,19 +111,20 @@ def test_every_port_is_one_that_the_service_listens_on(overlay: Overlay) -> None
             assert container[probe]["grpc"]["port"] == probed
         (exposed,) = services[name_of(workload)]["spec"]["ports"]
         assert (exposed["port"], exposed["targetPort"]) == (port, "grpc")
-        # A gateway tells clients the address that they have called.
+        # A gateway sends clients the address that they have called.
         if service_of(container) != "gateway":
             assert settings.advertise.endswith(f":{port}")
 
 
 def test_probes_ask_what_kubernetes_does_about_the_answer(overlay: Overlay) -> None:
-    """Who is not ready gets no calls; who does not live is killed, which a broker that recovers its
-    store, or drains, must not be."""
+    """A pod that is not ready gets no calls; a pod that is not alive is killed. A broker that
+    recovers its store, or drains, must not be killed."""
     for workload, container in overlay.services():
         assert container["livenessProbe"]["grpc"]["service"] == LIVENESS
         for probe in ("startupProbe", "readinessProbe"):
             assert container[probe]["grpc"].get("service", "") == "", "readiness, of everything"
-        # A start takes as long as what is recovered: minutes, and for a log's tail up to an hour.
+        # The duration of a start depends on the recovery: minutes, and for a log's tail up to an
+        # hour.
         startup = container["startupProbe"]
         minutes = startup["periodSeconds"] * startup["failureThreshold"] / 60
         assert minutes >= (60 if name_of(workload) == "rockoon-broker" else 2)
@@ -166,7 +167,7 @@ def test_a_pod_has_the_time_to_drain(overlay: Overlay) -> None:
         settings = overlay.settings(workload, container).value
         pause = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
         grace = workload["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
-        # Behind the drain comes what the disk takes.
+        # After the drain comes the time that the disk needs.
         assert pause + settings.drain_seconds_max <= grace / 2
 
 
@@ -174,14 +175,15 @@ def test_an_upgrade_waits_until_clients_have_found_a_pod_again(overlay: Overlay)
     for workload, container in overlay.services():
         spec = workload["spec"]
         if workload["kind"] == "Deployment":
-            # In no route: others are there before it goes, and nobody is sent to it any more before
-            # it is told to stop.
+            # In no route: the others run before it stops, and no client is sent to it any more
+            # before it gets SIGTERM.
             rolling = spec["strategy"]["rollingUpdate"]
             assert (rolling["maxUnavailable"], rolling["maxSurge"]) == (0, 1)
             probe = container["readinessProbe"]
             assert container["lifecycle"]["preStop"]["sleep"]["seconds"] >= probe["periodSeconds"]
         else:
-            # Clients are told where pods are by the routes, which lead to ones that start or leave.
+            # Clients get the pods' addresses from the routes, which also name starting and stopping
+            # pods.
             (service,) = [
                 each for each in overlay.of_kind("Service") if name_of(each) == spec["serviceName"]
             ]
@@ -225,7 +227,7 @@ def test_nothing_runs_as_root_or_writes_beside_its_disk(overlay: Overlay) -> Non
 
 
 def test_pods_are_told_of_no_services_by_variables(overlay: Overlay) -> None:
-    """Kubernetes tells of Service rockoon-nameserver by ROCKOON_NAMESERVER_SERVICE_HOST, a setting
+    """Kubernetes sets ROCKOON_NAMESERVER_SERVICE_HOST for Service rockoon-nameserver, a setting
     that does not exist: no service would start."""
     told = {"ROCKOON_NAMESERVER_SERVICE_HOST": "10.0.0.1"}
     with pytest.raises(SettingsError, match="unknown setting 'service_host'"):
@@ -239,7 +241,7 @@ def test_every_container_says_what_it_needs(overlay: Overlay) -> None:
         for container in containers(workload):
             resources = container["resources"]
             assert resources["requests"].keys() == {"cpu", "memory"}
-            # A limit on the processor would make it wait while others idle.
+            # With a limit on the processor it would wait while the processor is idle.
             assert resources["limits"].keys() == {"memory"}
 
 

@@ -1,4 +1,4 @@
-"""The NetworkPolicies let through what a cluster needs, and nothing else."""
+"""The NetworkPolicies allow exactly the connections that a cluster needs."""
 
 import pytest
 from deploy.manifests import ROOT, Overlay, build, name_of, overlays
@@ -29,7 +29,7 @@ def overlay(request: pytest.FixtureRequest) -> Overlay:
 
 @pytest.fixture
 def places(overlay: Overlay) -> dict[str, Place]:
-    """Everybody who might call, or be called."""
+    """Return all possible callers and called pods."""
     namespace = overlay.namespace
     return {name_of(each): place_of(each, namespace) for each in overlay.workloads} | {
         "a client of ours": Place({"rockoon-client": "true"}, namespace),

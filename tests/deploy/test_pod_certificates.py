@@ -1,4 +1,4 @@
-"""The component that gives each pod a certificate of its own."""
+"""The component that gives each pod a separate certificate."""
 
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ def volume(workload: Document) -> dict[str, Any]:
 
 
 def names(overlay: Overlay, workload: Document, pod: int) -> list[str]:
-    """What the driver asks for in the name of a pod, by its documentation."""
+    """Return the driver's request in the name of a pod, by its documentation."""
     asked = volume(workload)["csi"]["volumeAttributes"][f"{DRIVER}/dns-names"]
     filled = asked.replace("${POD_NAME}", f"{name_of(workload)}-{pod}")
     return filled.replace("${POD_NAMESPACE}", overlay.namespace).split(",")

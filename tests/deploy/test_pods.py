@@ -17,7 +17,7 @@ PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 
 
 def channel(address: str, called: str, credentials: grpc.ChannelCredentials | None) -> grpc.Channel:
-    """A channel as a client's, to which a server's certificate has to bear the name called."""
+    """Return a channel of a client; a server's certificate must have the called name."""
     if credentials is None:
         return grpc.insecure_channel(address)
     return grpc.secure_channel(
@@ -61,7 +61,7 @@ def test_services_started_from_the_manifests_find_each_other_and_answer_probes(
                 with pytest.raises(grpc.RpcError) as refused:
                     stub.DescribeCluster(DescribeClusterRequest(), timeout=DEADLINE_SECONDS)
                 assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
-        # Under TLS this is also: each certificate allows its pod's name.
+        # With TLS this also shows that each certificate allows its pod's name.
         assert {node.address for node in known.nodes} == {
             pods["broker"].advertised,
             pods["offset"].advertised,

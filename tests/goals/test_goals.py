@@ -1,4 +1,4 @@
-"""Goals: what the table says of values, and what its page keeps."""
+"""Goals: the table's verdicts about values, and the kept parts of its page."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Settled queues over a real store: what waits is known again after any end."""
+"""Settled queues over a real store: waiting records are known again after any end."""
 
 import logging
 import random
@@ -52,7 +52,7 @@ def add_entries(pending_index: PendingIndex) -> None:
 
 
 def complete(owner: Owner, pending_index: PendingIndex, source: int, body: bytes = b"done") -> int:
-    """Append a record made out of the one at `source`; returns its physical offset."""
+    """Append a record that completes the one at `source`; return its physical offset."""
     frame = encode_record(
         Record(
             topic=b"D",
@@ -173,7 +173,7 @@ def test_a_snapshot_that_cannot_be_used_is_worked_out_anew(
     (said,) = (each for each in caplog.records if "find pending messages" in each.message)
     assert (said.levelno == logging.INFO) == (damage == "other history")
     assert pending(found) == expected
-    # A log that has grown since would seem to be the one it was taken of.
+    # A log that has grown since would look like the log of the snapshot.
     assert not file.exists()
     again.store.close()
 

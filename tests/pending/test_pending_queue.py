@@ -1,4 +1,4 @@
-"""One queue's pending entries, against a plain dictionary."""
+"""One queue's pending entries, compared with a plain dictionary."""
 
 import random
 

@@ -1,4 +1,5 @@
-"""Pending records: what completes one is in the log once, whoever else wants to."""
+"""Pending records: the log has the record that completes one exactly once, despite concurrent
+tries."""
 
 import asyncio
 from pathlib import Path
@@ -46,7 +47,7 @@ class Desk:
         index.load({})
 
     def sync(self) -> None:
-        """Make all of the log durable, and room for the next batch."""
+        """Make the whole log durable, and leave space for the next batch."""
         end = self.owner.store.appended_end
         while self.owner.store.durable_end < end or not self.owner.synced.empty():
             self.appends.confirmed(self.owner.synced.get(timeout=DEADLINE_SECONDS))
@@ -55,7 +56,7 @@ class Desk:
         self.owner.append(bodies=[bytes(5000)])
 
     async def complete(self, source: int, body: bytes) -> bool:
-        """Whether this one has completed the record."""
+        """Return whether this call has completed the record."""
         try:
             await self.records.complete_by(made_of(source, body), [source])
         except CompletedMeanwhile:
@@ -84,7 +85,7 @@ async def desk(tmp_path: Path):  # type: ignore[no-untyped-def]
 async def test_of_two_that_waited_for_room_to_complete_a_record_one_appends(desk: Desk) -> None:
     source = desk.owner.append("W").first_physical_offset
     desk.sync()
-    # Not taken in yet: nobody has looked.
+    # Not read yet: no call has read the log.
     assert len(desk.records) == 0
     desk.fill()
     bodies = [b"1" * 5000, b"2" * 5000]

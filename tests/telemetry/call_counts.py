@@ -1,4 +1,4 @@
-"""Which functions a piece of code calls, counted."""
+"""Counts the calls of a piece of code, by function."""
 
 import gc
 import sys
@@ -11,7 +11,8 @@ from typing import Any
 
 @contextmanager
 def counted_calls() -> Iterator[Counter[str]]:
-    """Count calls in this thread, of Python functions by "file:name", of others by their names."""
+    """Count calls in this thread: of Python functions by "file:name", of other functions by
+    name."""
     counts: Counter[str] = Counter()
 
     def note(frame: FrameType, event: str, argument: Any) -> None:
@@ -20,7 +21,7 @@ def counted_calls() -> Iterator[Counter[str]]:
         elif event == "c_call":
             counts[argument.__qualname__] += 1
 
-    # A collection in between would call what other tests have left to be finalised.
+    # A garbage collection in between would call finalisers of other tests.
     gc.disable()
     sys.setprofile(note)
     try:
@@ -32,6 +33,6 @@ def counted_calls() -> Iterator[Counter[str]]:
 
 
 def of_telemetry(counts: Counter[str]) -> dict[str, int]:
-    """Those of OpenTelemetry, of what traces and of what metrics are made of."""
+    """Return calls of OpenTelemetry, and of the types of traces and metrics."""
     parts = ("opentelemetry", "/rockoon/trac", "/telemetry/metrics", "/rockoon_runtime/calls")
     return {name: count for name, count in counts.items() if any(part in name for part in parts)}

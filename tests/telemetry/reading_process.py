@@ -1,4 +1,4 @@
-"""A program of its own that handles so many messages: nameserver, collector, topic, how many."""
+"""A separate program that handles a number of messages: nameserver, collector, topic, number."""
 
 import asyncio
 import sys

@@ -1,5 +1,5 @@
-"""A program of its own that sends traced messages: nameserver, collector, topic, how many; or, with
-"transaction" for the number, one in a transaction."""
+"""A separate program that sends traced messages: nameserver, collector, topic, number; with
+"transaction" instead of the number, one in a transaction."""
 
 import asyncio
 import sys

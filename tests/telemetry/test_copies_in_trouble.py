@@ -1,4 +1,5 @@
-"""Alerts about copies of progress fire with what services measure, and the status says why."""
+"""Alerts about copies of progress fire for real metrics of services, and the status has the
+reason."""
 
 import asyncio
 import urllib.request
@@ -35,7 +36,8 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
 
 
 class Prometheus:
-    """Reads the pages of services that answer, and says which alerts fire if it stays as it is."""
+    """Reads the pages of services that answer, and returns the alerts that fire if nothing
+    changes."""
 
     def __init__(self) -> None:
         self.ports: dict[str, int] = {}
@@ -50,12 +52,12 @@ class Prometheus:
         return f"127.0.0.1:{self.ports[name]}"
 
     async def fires(self) -> Mapping[str, list[dict[str, str]]]:
-        """Labels of what fires, by alert."""
+        """Return labels of firing alerts, by alert."""
         series = await asyncio.to_thread(lambda: [*self._series()])
         found = {
             rule["alert"]: [dict(each) for each in firing(rule, series, LASTING_SECONDS)]
             for rule in self._rules
-            # What goes by the past is not to be had of one look.
+            # Expressions about the past need more than one read.
             if "[" not in rule["expr"] and "time()" not in rule["expr"]
         }
         return {alert: labels for alert, labels in found.items() if labels}
@@ -71,7 +73,7 @@ class Prometheus:
                 with urllib.request.urlopen(url, timeout=DEADLINE_SECONDS) as answer:
                     text = answer.read().decode()
             except OSError:
-                # It is away.
+                # The service is away.
                 continue
             for family in text_string_to_metric_families(text):
                 for sample in family.samples:
@@ -80,7 +82,7 @@ class Prometheus:
 
 
 async def said(client: rockoon.Cluster) -> str:
-    """What `rockoon status` says of the log."""
+    """Return the status of the log in `rockoon status`."""
     log = await client.admin.logs.describe(LOG)
     return "\n".join([state(log), *troubles(log, await client.admin.logs.ask_replicas(log))])
 
@@ -110,7 +112,7 @@ async def test_copies_that_are_away_or_damaged_are_told_and_nothing_else_is(
         await answered(
             lambda: said(client), lambda text: f"{leader}: it leads, and accepts no appends" in text
         )
-        # Nobody else is there, so nobody leads next.
+        # No other copy runs, so no leader follows.
         await services.stop(leader)
         ReplicaFile(tmp_path / first, Disk()).doubt()
         start(first)

@@ -1,4 +1,4 @@
-"""A cluster of real processes does a known amount of work; its metrics pages say exactly that."""
+"""A cluster of real processes does a known amount of work; its metrics pages have these numbers."""
 
 import asyncio
 import contextlib
@@ -32,12 +32,12 @@ BODY = b"x" * 100
 
 @dataclass(frozen=True)
 class Page:
-    """A metrics page as it was at one moment."""
+    """A metrics page at one moment."""
 
     samples: dict[str, list[tuple[dict[str, str], float]]]
 
     def total(self, name: str, **labels: str) -> float:
-        """Sum of a metric's values that bear these labels; fails when there is none."""
+        """Return the sum of a metric's values with these labels; fails if there is none."""
         found = [
             value for own, value in self.samples.get(name, []) if labels.items() <= own.items()
         ]
@@ -63,7 +63,7 @@ class Measured:
         return Page(samples)
 
     async def until(self, node: str, condition: Callable[[Page], bool]) -> Page:
-        """Read a page until it is as wanted; what is committed gets there a moment later."""
+        """Read a page until a condition is true; commits appear there a moment later."""
         return await answered(lambda: asyncio.to_thread(self.read, node), condition)
 
 
@@ -157,7 +157,7 @@ async def test_the_offset_service_tells_lag_under_rocketmqs_names(measured: Meas
     assert page.total("rocketmq_consumer_lag_latency_milliseconds", **of_group) > 0
     assert page.total("rocketmq_consumer_ready_messages", **of_group) == SENT - READ
     assert page.total("rocketmq_consumer_inflight_messages", **of_group) == 0
-    # Nobody has the queue now, so the oldest that is not committed is the oldest not pulled.
+    # The queue has no owner now, so the oldest uncommitted message is the oldest unpulled one.
     assert (
         0
         < page.total("rocketmq_consumer_queueing_latency", **of_group)
@@ -223,7 +223,7 @@ def test_a_log_line_is_a_json_object_that_names_its_service_and_node(measured: M
 async def test_a_broker_counts_what_became_of_messages_that_went_another_way(
     measured: Measured,
 ) -> None:
-    """Transactions, delays, deliveries in vain; and who is connected while it happens."""
+    """Transactions, delays, failed deliveries; and the connected clients in the meantime."""
 
     def in_vain(message: Message) -> None:
         raise ValueError("never satisfied")
@@ -267,7 +267,7 @@ async def test_a_broker_counts_what_became_of_messages_that_went_another_way(
     assert page.total("rocketmq_commit_messages_total") == 2
     assert page.total("rocketmq_rollback_messages_total") == 1
     assert page.total("rocketmq_half_messages") == 1
-    # One that was sent so, and one that comes again in two hours.
+    # One was sent delayed, and one comes again in two hours.
     assert page.total("rocketmq_timing_messages") == 2
     for message_type, sent in (("delay", 2), ("transaction", 4)):
         kind = {"topic": TOPIC, "message_type": message_type}

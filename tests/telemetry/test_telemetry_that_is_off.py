@@ -1,4 +1,4 @@
-"""Telemetry that is not asked for is not there: nothing of it is loaded, and nothing is needed."""
+"""Without telemetry settings, no module of telemetry is loaded, and none is needed."""
 
 import subprocess
 import sys

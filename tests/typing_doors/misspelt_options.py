@@ -1,6 +1,6 @@
-"""Misspelt options, each of which mypy and pyright must call an error: `make check` runs both.
+"""Misspelt options; mypy and pyright must report each of them: `make check` runs both.
 
-An ignore that is not needed is an error too, so a door that takes anything fails the check.
+An unnecessary ignore is an error too, so a function that accepts any option fails the check.
 """
 
 import rockoon
