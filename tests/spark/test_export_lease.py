@@ -3,12 +3,12 @@
 import itertools
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -24,44 +24,11 @@ from rockoon_spark.export.target import (
     publish,
     recover,
 )
+from support.forks import Forks
 from support.object_store import ObjectStore
 from support.waiting import hold_up
 
 LEASE_SECONDS = 0.8
-# A run that waits for a line before it publishes, or before one of its moves.
-RUN = """
-import os, sys
-from pathlib import Path
-sys.path.insert(0, os.path.dirname(os.getcwd()))
-from test_export_target import stage
-from support.object_store import ObjectStore
-from rockoon_spark.export.target import locked, publish, recover, ExportTargetError
-
-target, moves = ObjectStore.at(Path(sys.argv[1])), int(sys.argv[2])
-done = 0
-
-def pause():
-    print("paused", flush=True)
-    sys.stdin.readline()
-
-def move(source, place):
-    global done
-    if done == moves:
-        pause()
-    done += 1
-    target.move(source, place)
-
-try:
-    with locked(target, float(sys.argv[3])) as check:
-        recover(target, check=check)
-        manifest = stage(target, 1)
-        if moves < 0:
-            pause()
-        publish(target, manifest, move, check)
-except ExportTargetError as error:
-    print(error, flush=True)
-    sys.exit(3)
-"""
 
 
 @pytest.fixture
@@ -69,24 +36,70 @@ def target(tmp_path: Path) -> ObjectStore:
     return ObjectStore.at(tmp_path)
 
 
-@contextmanager
-def paused_run(target: ObjectStore, moves: int = -1) -> Iterator[subprocess.Popen[str]]:
-    """A run in another process, which holds the lease and waits for a line on its input: before it
-    publishes, or before its move of this number."""
-    arguments = [target.uri, str(moves), str(LEASE_SECONDS)]
-    with subprocess.Popen(
-        [sys.executable, "-c", RUN, *arguments],
-        cwd=Path(__file__).parent,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
+def run_with_pauses(uri: str, moves: int, pipes: str) -> None:
+    """Export a run. Before it publishes, or before its move of this number, it writes its process
+    id into a pipe, and waits until the other pipe is closed. A refused run ends with status 3."""
+    target, done = ObjectStore(uri), 0
+
+    def pause() -> None:
+        Path(pipes, "paused").write_text(str(os.getpid()))
+        Path(pipes, "resumed").read_text()
+
+    def move(source: str, place: str) -> None:
+        nonlocal done
+        if done == moves:
+            pause()
+        done += 1
+        target.move(source, place)
+
+    try:
+        with locked(target, LEASE_SECONDS) as check:
+            recover(target, check=check)
+            manifest = stage(target, 1)
+            if moves < 0:
+                pause()
+            publish(target, manifest, move, check)
+    except ExportTargetError as error:
+        Path(pipes, "error").write_text(str(error))
+        sys.exit(3)
+
+
+@dataclass
+class PausedRun:
+    """A run in a new process."""
+
+    pid: int
+    pipes: Path
+    ended: Future[int]
+
+    def resume(self) -> int:
+        """Continue the run to its end; returns its exit status."""
+        (self.pipes / "resumed").write_text("")
+        return self.ended.result(60)
+
+
+@pytest.fixture
+def paused_run(
+    forks: Forks, target: ObjectStore, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[int], PausedRun]]:
+    """Starts a run that holds the lease and pauses, see `run_with_pauses`."""
+    pipes = tmp_path_factory.mktemp("pipes")
+    started = []
+    for name in ("paused", "resumed"):
+        os.mkfifo(pipes / name)
+
+    def start(moves: int) -> PausedRun:
+        ended = thread.submit(forks.call, run_with_pauses, target.uri, moves, str(pipes))
+        started.append(PausedRun(int((pipes / "paused").read_text()), pipes, ended))
+        return started[0]
+
+    with ThreadPoolExecutor(1) as thread:
         try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "paused\n"
-            yield process
+            yield start
         finally:
-            process.kill()
+            for run in started:
+                if not run.ended.done():
+                    os.kill(run.pid, signal.SIGKILL)
 
 
 def export(target: ObjectStore) -> None:
@@ -110,15 +123,14 @@ def see_all_whole(target: ObjectStore, root: Path) -> None:
 
 
 def test_a_second_export_gives_up_and_blocks_neither_the_first_nor_later_ones(
-    target: ObjectStore, tmp_path: Path
+    target: ObjectStore, tmp_path: Path, paused_run: Callable[[int], PausedRun]
 ) -> None:
-    with paused_run(target) as first:
-        with pytest.raises(
-            ExportTargetError, match=rf"another job works in this directory \(process {first.pid}"
-        ):
-            export(target)
-        assert first.communicate("\n", timeout=60)[0] == ""
-        assert first.returncode == 0
+    first = paused_run(-1)
+    with pytest.raises(
+        ExportTargetError, match=rf"another job works in this directory \(process {first.pid}"
+    ):
+        export(target)
+    assert first.resume() == 0
     assert runs_of(target) == [1]
     export(target)
     assert runs_of(target) == [1, 2]
@@ -127,11 +139,11 @@ def test_a_second_export_gives_up_and_blocks_neither_the_first_nor_later_ones(
 
 @pytest.mark.parametrize("moves", [-1, 0, 2, len(paths(1)) + 1])
 def test_an_export_that_was_killed_is_followed_by_the_next(
-    target: ObjectStore, tmp_path: Path, moves: int
+    target: ObjectStore, tmp_path: Path, moves: int, paused_run: Callable[[int], PausedRun]
 ) -> None:
-    with paused_run(target, moves) as first:
-        first.kill()
-        first.wait()
+    first = paused_run(moves)
+    os.kill(first.pid, signal.SIGKILL)
+    assert first.ended.result(60) == -signal.SIGKILL
     assert len(target.names(CLAIMS)) == 1
     export(target)
     # From the staged manifest on, the killed run is published too.
@@ -141,15 +153,15 @@ def test_an_export_that_was_killed_is_followed_by_the_next(
 
 @pytest.mark.parametrize("moves", [-1, 0, 2, len(paths(1)) + 1])
 def test_an_export_that_was_paused_for_longer_than_its_lease_publishes_nothing_more(
-    target: ObjectStore, tmp_path: Path, moves: int
+    target: ObjectStore, tmp_path: Path, moves: int, paused_run: Callable[[int], PausedRun]
 ) -> None:
-    with paused_run(target, moves) as first:
-        first.send_signal(signal.SIGSTOP)
-        export(target)
-        first.send_signal(signal.SIGCONT)
-        told = first.communicate("\n", timeout=60)[0]
-        assert first.returncode == 3
-        assert "removed the claim of this one" in told or "was published during this run" in told
+    first = paused_run(moves)
+    os.kill(first.pid, signal.SIGSTOP)
+    export(target)
+    os.kill(first.pid, signal.SIGCONT)
+    assert first.resume() == 3
+    told = (first.pipes / "error").read_text()
+    assert "removed the claim of this one" in told or "was published during this run" in told
     export(target)
     assert runs_of(target) == ([1, 2, 3] if moves > 0 else [1, 2])
     see_all_whole(target, tmp_path)

@@ -57,6 +57,8 @@ def call_and_exit(function: Callable[..., object], arguments: list[Any]) -> None
     try:
         function(*arguments)
         status = 0
+    except SystemExit as ended:
+        status = int(ended.code or 0)
     except BaseException:  # noqa: BLE001 - the fork's root
         sys.excepthook(*sys.exc_info())
     finally:
