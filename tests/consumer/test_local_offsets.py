@@ -213,7 +213,7 @@ async def test_a_disk_that_takes_nothing_for_a_while_loses_no_progress(
     await store.resolve([Q0], ConsumeFrom.FIRST)
     store.update(Q0, 10)
     (store.folder / "offsets.json.tmp").mkdir()
-    assert list((await store.persist_all()).retriable) == [Q0]
+    assert list((await store.persist_all()).kept) == [Q0]
     (store.folder / "offsets.json.tmp").rmdir()
     assert (await store.persist_all()).stored == {Q0: 10}
 

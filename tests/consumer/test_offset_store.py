@@ -77,7 +77,7 @@ async def test_what_cannot_be_stored_now_is_kept_and_stored_later(
     await store.resolve([Q0], ConsumeFrom.FIRST)
     store.update(Q0, 10)
     await fake.offset.listener.stop()
-    assert isinstance((await store.persist_all()).retriable[Q0], OffsetServiceUnavailable)
+    assert isinstance((await store.persist_all()).kept[Q0], OffsetServiceUnavailable)
     await fake.offset.listener.start()
     await answered(store.persist_all, lambda told: told.stored)
     assert fake.offset.progress["billing", PLACE].offset == 10

@@ -437,7 +437,7 @@ class PullConsumer(ClosedOnExit):
         persisted = await self._retried(self._persist_all, _RETRIED_ERRORS)
         for lost in persisted.lost:
             self._assigned_of(lost).fenced = True
-        for failure in (*persisted.lost.values(), *persisted.retriable.values()):
+        for failure in (*persisted.lost.values(), *persisted.kept.values()):
             raise failure
 
     async def committed(self, queue: MessageQueue) -> int | None:
@@ -450,7 +450,7 @@ class PullConsumer(ClosedOnExit):
     async def _persist_all(self) -> Persisted:
         assert self._store is not None
         persisted = await self._store.persist_all()
-        for failure in persisted.retriable.values():
+        for failure in persisted.kept.values():
             if isinstance(failure, _RETRIED_ERRORS):
                 raise failure
         return persisted

@@ -578,11 +578,11 @@ class PushConsumer:
 
     def _apply_persisted(self, persisted: Persisted) -> None:
         self.statistics.count_persisted(persisted)
-        if persisted.retriable:
-            queue, error = next(iter(persisted.retriable.items()))
+        if persisted.kept:
+            queue, error = next(iter(persisted.kept.items()))
             log.warning(
                 "progress of %d queues not stored, next try at the next commit; %s: %s",
-                len(persisted.retriable),
+                len(persisted.kept),
                 queue,
                 error,
             )

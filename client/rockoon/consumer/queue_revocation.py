@@ -242,11 +242,11 @@ class QueueRevocation:
                     store = self._store.release if release else self._store.persist
                     persisted = await store(queues)
                     self._on_persisted(persisted)
-                    for queue in queues - persisted.retriable.keys():
+                    for queue in queues - persisted.kept.keys():
                         unstored.pop(queue)
                     unstored.update(persisted.lost)
-                    unstored.update(persisted.retriable)
-                    queues = set(persisted.retriable)
+                    unstored.update(persisted.kept)
+                    queues = set(persisted.kept)
                     if queues:
                         await asyncio.sleep(backoff.next_seconds())
         except TimeoutError:

@@ -41,7 +41,7 @@ class ConsumerStatistics:
 
     def count_persisted(self, persisted: Persisted) -> None:
         self.commits += len(persisted.stored)
-        self.commits_failed += len(persisted.retriable)
+        self.commits_failed += len(persisted.kept)
         self.fenced += len(persisted.lost)
 
 

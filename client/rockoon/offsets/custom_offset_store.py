@@ -271,7 +271,7 @@ class CustomOffsetStore:
             except RockoonError as error:
                 if not error.retriable:
                     raise
-                return Persisted(retriable=dict.fromkeys(positions, error))
+                return Persisted(kept=dict.fromkeys(positions, error))
             return Persisted(
                 stored={queue: position.offset for queue, position in positions.items()}
             )

@@ -31,8 +31,9 @@ class Persisted:
     """Result of storing offsets."""
 
     stored: Mapping[MessageQueue, int] = field(default_factory=dict)
-    retriable: Mapping[MessageQueue, RockoonError] = field(default_factory=dict)
-    """Not stored because of a retriable error; the next call retries."""
+    kept: Mapping[MessageQueue, RockoonError] = field(default_factory=dict)
+    """The error of each queue whose offset the store keeps after a retriable error: the next call
+    stores it."""
     lost: Mapping[MessageQueue, RockoonError] = field(default_factory=dict)
     """This reader does not own the queue any more, or the offset is invalid: discard its messages
     and resolve it again."""
@@ -80,7 +81,7 @@ class OffsetStore(Protocol):
 
         Raises:
             RockoonError: the group does not exist any more. Retriable errors are not raised: they
-                are in `Persisted.retriable`.
+                are in `Persisted.kept`.
         """
         ...
 

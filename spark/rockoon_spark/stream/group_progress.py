@@ -134,8 +134,8 @@ class GroupProgress:
             raise ConsumeDisabled(group=self._group)
         for queue, failure in persisted.lost.items():
             self._abandon(queue, failure)
-        self._is_behind = bool(persisted.retriable)
-        for failure in persisted.retriable.values():
+        self._is_behind = bool(persisted.kept)
+        for failure in persisted.kept.values():
             self._warn_behind(failure)
             break
 
