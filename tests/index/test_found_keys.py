@@ -255,3 +255,20 @@ def test_cached_keys_need_no_object_per_batch() -> None:
     for start in range(10, 10_000, 10):
         found.add(start, start + 10, keys_at(start), NOW_MS)
     assert len(gc.get_objects()) < before + 100
+
+
+def test_every_batch_adds_its_keys_with_the_same_work() -> None:
+    # If a batch did the work of 64 others, it would determine the slowest percent of awaited sends.
+    found = cached(1 << 20, 0)
+    seen: list[str] = []
+    calls: list[int] = []
+    for start in range(10, 10_000, 10):
+        keys = keys_at(start)
+        sys.setprofile(lambda _, event, __: seen.append(event) if event.endswith("call") else None)
+        try:
+            found.add(start, start + 10, keys, NOW_MS)
+        finally:
+            sys.setprofile(None)
+        calls.append(len(seen))
+        seen.clear()
+    assert len(set(calls)) == 1

@@ -116,7 +116,6 @@ def stored(root: Path, seed: int, *, by_group: bool) -> list[Any]:
         for queue_id in (0, 1):
             if store.max_offset(topic, queue_id):
                 seen.append(owner.bodies(topic, queue_id))
-    store._appender._found_keys.collect()
     for run in store._appender._found_keys._runs:
         keys = run.entries()
         columns = [keys.hashes.tolist(), keys.offsets.tolist(), keys.timestamps_ms.tolist()]
