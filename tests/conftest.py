@@ -29,7 +29,8 @@ sys.dont_write_bytecode = False
 os.environ.setdefault(VARIABLE, str(find_etcd()))
 # What takes long and begins late would run alone at the end: these begin first, longest first.
 LONG = (
-    "tests/spark",
+    "tests/spark, first half",
+    "tests/spark, second half",
     "tests/cli",
     "tests/hosts/test_hosts.py",
     "tests/cluster/test_kill_under_load.py",
@@ -49,6 +50,7 @@ LONG = (
     "tests/telemetry/test_traces_of_a_cluster.py",
     "tests/transactions/test_kill.py",
 )
+FIRST_OF_SECOND_HALF = "tests/spark/test_k"
 # Nodes of their clusters are new processes, because these tests are about starts or memory.
 COLD = (
     "tests/local/test_node.py",
@@ -70,9 +72,19 @@ def own_log_intervals() -> None:
 
 
 @cache
-def needs_spark(file: str) -> bool:
-    """Whether tests of a file, by its path from the root, share the session of tests/spark."""
-    return file.startswith("tests/spark/") and "spark: SparkSession" in (ROOT / file).read_text()
+def spark_half(file: str) -> str:
+    """Return the half of tests/spark that a file is in; the tests of a half share a Spark session.
+
+    Returns:
+        Empty if the file needs no Spark session. Each half needs half of the time.
+    """
+    if (
+        not file.startswith("tests/spark/")
+        or "spark: SparkSession" not in (ROOT / file).read_text()
+    ):
+        return ""
+    half = "first" if file < FIRST_OF_SECOND_HALF else "second"
+    return f"tests/spark, {half} half"
 
 
 def file_of(nodeid: str) -> str:
@@ -88,13 +100,13 @@ def is_random(item: pytest.Item) -> bool:
 
 
 def unit_of(nodeid: str) -> str:
-    """What the tests that one process runs, one after another, have in common: the file and its
-    clusters, the Spark session, which takes seconds to start and a gigabyte, or the cluster of all
-    of tests/cli."""
+    """Return the unit of a test: one process runs the tests of a unit one after another.
+
+    Units are files, because the tests of a file share clusters; halves of tests/spark, because a
+    Spark session takes seconds to start and a gigabyte; and tests/cli, whose tests share a cluster.
+    """
     file = file_of(nodeid)
-    if needs_spark(file):
-        return "tests/spark"
-    return "tests/cli" if file.startswith("tests/cli/") else file
+    return "tests/cli" if file.startswith("tests/cli/") else spark_half(file) or file
 
 
 def turn(item: pytest.Item) -> tuple[int, str]:

@@ -16,6 +16,7 @@ from rockoon_spark.endpoint import ClusterEndpoint
 from rockoon_spark.export.rows import TopicChoice
 from rockoon_spark.jobs.export import export
 from rockoon_spark.source.live_cluster import LiveCluster
+from support.spark_processes import patiently
 from support.waiting import wait_until
 
 AWAY = ("fail", "skip")
@@ -100,7 +101,7 @@ def test_a_stream_has_the_rows_of_the_topic_or_is_refused(
         name = "_".join(("rows", *topics))
         writer = found.writeStream.format("memory").queryName(name)
         query = writer.option("checkpointLocation", str(tmp_path / name))
-        query.trigger(availableNow=True).start().awaitTermination()
+        patiently(lambda: query.trigger(availableNow=True).start().awaitTermination())
         return [bytes(row.body) for row in spark.table(name).collect()]
 
     assert sorted(rows(ORDERS)) == sorted(f"{ORDERS} {n}".encode() for n in range(20))
