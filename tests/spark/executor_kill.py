@@ -1,6 +1,6 @@
-"""An index built on executors of their own, one of which is killed in the middle.
+"""Builds an index in a session with separate executors, and kills one of them during the build.
 
-Run as a program, for `test_killed_executor`: the session of the other tests has no executors.
+Run as a program by `test_killed_executor`, because the session of the other tests has no executors.
 Arguments: the store, the target.
 """
 
@@ -63,7 +63,7 @@ def main(store: str, target: Path) -> None:
     building.join()
     assert killed
     assert built
-    # Another one has taken its place, or was about to.
+    # Spark has replaced the killed executor, or was about to.
     assert killed not in executors(java)
     lost = spark._jsc.sc().statusStore().executorList(False)
     assert any(not lost.apply(number).isActive() for number in range(lost.size()))

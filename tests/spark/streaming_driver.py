@@ -1,8 +1,8 @@
-"""A driver of its own, for a test to kill: streams a topic into files, one for each batch.
+"""Spark driver that streams a topic into files, one for each batch, until a test kills it.
 
     streaming_driver.py ENDPOINT TOPIC GROUP DIRECTORY DEADLY_BATCH
 
-It says `batch N` before it writes what a batch has; in the deadly one it then waits to be killed.
+It prints `batch N` before it writes a batch; in DEADLY_BATCH it then waits to be killed.
 """
 
 import sys

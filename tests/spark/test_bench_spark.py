@@ -1,4 +1,4 @@
-"""The benchmark's stores are whole, and every measure of it runs."""
+"""The benchmark writes whole stores, and every measure of it runs."""
 
 from itertools import product
 from pathlib import Path
@@ -52,7 +52,7 @@ def test_every_measure_of_a_process_sees_every_record(stores: list[StoreMade]) -
     assert seconds_of(WORK["find records"], partitions, cores=2).seconds > 0
 
 
-# What it runs is tested by itself; here it is the benchmark that has to work.
+# Other tests cover the reads; these tests cover the benchmark.
 @pytest.mark.soak
 def test_every_measure_of_spark_runs(
     spark: SparkSession, stores: list[StoreMade], tmp_path: Path

@@ -1,4 +1,4 @@
-"""The whole log of a broker over the wire, without Spark."""
+"""Reads of the whole log of a broker by calls, without Spark."""
 
 import asyncio
 import random
@@ -35,7 +35,7 @@ async def look(broker: RunningBroker, nameserver: BrokerRoutes) -> BrokerLog:
 
 
 async def read(log: ContiguousLog, stop: int, split_bytes: int) -> bytes:
-    """The records up to `stop`, back to back."""
+    """Return the records up to `stop`, concatenated."""
 
     def walk() -> bytes:
         frames, extents = [], []
@@ -83,7 +83,7 @@ async def test_damage_is_told_wherever_it_is_cut(tmp_path: Path, nameserver: Bro
             log.seek(places[3] + 4)
             log.write(b"oops")
         served = await look(broker, nameserver)
-        # In the middle of a partition, and where one begins.
+        # In the middle of a partition, and at the start of a partition.
         for split_bytes in (1 << 20, places[3], places[2] + 1):
             with pytest.raises(LogBroken, match=f"'broker-a': physical offsets {places[3]} to"):
                 await read(served, served.end, split_bytes)

@@ -1,4 +1,4 @@
-"""What Spark's tasks read of a broker's log, without Spark."""
+"""Reads of partitions of a broker's log, as Spark's tasks read them, without Spark."""
 
 import asyncio
 import random
@@ -65,7 +65,7 @@ async def read(wanted: BrokerPartition) -> tuple[list[bytes], list[DamagedRange]
 
 
 class Deposed(BrokerServicer):
-    """A replica that led before."""
+    """A replica that is no longer the leader."""
 
     async def ReadLog(self, request: object, context: object) -> ReadLogReply:  # noqa: ARG002
         raise NotLeader(replica="broker-a-1", log="broker-a")
@@ -73,7 +73,7 @@ class Deposed(BrokerServicer):
 
 @asynccontextmanager
 async def deposed() -> AsyncIterator[str]:
-    """The address of one."""
+    """Yield the address of such a replica."""
 
     def register(server: aio.Server) -> None:
         add_BrokerServicer_to_server(Deposed(), server)
@@ -130,7 +130,7 @@ async def test_a_record_forged_in_a_body_is_told_by_who_reads_that_message(
         await broker.append("T", 0, inner.tobytes())
         end = (await broker.describe()).log_max_offset
         assert await read(partition(broker, 0, end)) == ([b"ordinary", inner.tobytes()], [])
-        # At the end of the log, and with a record behind it.
+        # At the end of the log, and before another record.
         for _ in range(2):
             bodies, damages = await read(partition(broker, 0, start + 50))
             assert bodies == [b"ordinary", inner.tobytes()]
@@ -197,7 +197,7 @@ async def test_a_broker_that_has_another_address_by_then_is_found(
 async def test_a_leader_that_was_deposed_is_left_for_the_one_that_leads(
     tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:
-    """It answers, and will not lead again by itself."""
+    """The broker answers calls, but does not become the leader again."""
     async with running_broker(tmp_path, [nameserver.address]) as broker, deposed() as former:
         await broker.append("T", 0, b"kept")
         end = (await broker.describe()).log_max_offset

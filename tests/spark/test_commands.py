@@ -1,4 +1,4 @@
-"""`rockoon spark ...`: what is printed, and the exit status."""
+"""`rockoon spark ...`: its output and exit status."""
 
 import io
 import json
@@ -93,7 +93,7 @@ def test_an_index_is_built_and_verified_and_queues_are_rebuilt(
 
 
 def test_what_cannot_be_used_is_told_before_spark_starts(tmp_path: Path) -> None:
-    # Spark could not start there.
+    # Spark cannot start in this environment.
     command = ("index", "--store", "nowhere", "--target", "index", "--master", "nowhere://")
     ended = subprocess.run(
         [sys.executable, "-m", "rockoon.cli", "spark", *command],
@@ -133,7 +133,7 @@ def test_an_export_goes_on_and_is_verified(
     places = ("--store", root, "--target", target)
     for _ in range(10):
         owner.send(keyed("u"))
-    # All of it is in the file that a broker may be writing.
+    # All records are in the last file, to which a broker may be writing.
     assert rockoon(monkeypatch, "spark", "export", *places) == 0
     assert "the last CommitLog file was skipped" in capfd.readouterr().err
     assert rockoon(monkeypatch, "spark", "export", *places, "--whole") == 0
@@ -265,7 +265,7 @@ def test_figures_of_parts_are_printed_under_their_names() -> None:
     ]
 
 
-# A Java of its own for a program that others run without: the job below has one, too.
+# `spark-submit` starts another Java, which takes seconds; the job below also starts one.
 @pytest.mark.soak
 def test_spark_submit_runs_the_same_command(tmp_path: Path) -> None:
     root, target = tmp_path / "broker-a", tmp_path / "out"
@@ -288,7 +288,7 @@ def test_an_interrupted_job_has_status_130_and_publishes_nothing(tmp_path: Path)
     owner = Indexed(small_settings(root))
     owner.send(keyed("u"))
     owner.close()
-    # Tasks come to their end, and never tell.
+    # The tasks end, but do not report it.
     (tmp_path / "sitecustomize.py").write_text(
         textwrap.dedent(f"""
             import json, pathlib, sys, threading
@@ -323,7 +323,7 @@ def test_an_interrupted_job_has_status_130_and_publishes_nothing(tmp_path: Path)
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=60)[1].decode()
     assert process.returncode == 130, said
-    # What Java itself says, before it reads any option that Spark gives it.
+    # Output of Java itself, before it reads any option of Spark.
     java = "WARNING: Using incubator modules"
     own = [line for line in said.splitlines() if not line.startswith(java)]
     assert own == ["rockoon: interrupted"]

@@ -1,4 +1,4 @@
-"""The newest record of each key, out of a store's log and its generation before."""
+"""Compaction keeps the newest record of each key of a store's log and former generation."""
 
 import random
 import shutil
@@ -28,7 +28,7 @@ from support.store_directory import crashed_copy
 
 @pytest.fixture
 def before(tmp_path: Path) -> Callable[[], Path]:
-    """Copies the store as it is."""
+    """Return a function that copies the store."""
 
     def copy() -> Path:
         target = tmp_path / "before"
@@ -164,11 +164,11 @@ def test_young_messages_are_left_for_the_next_run(tmp_path: Path) -> None:
         owner.clock.time_ms += 99
         owner.send("a", b"%d" % number)
     report = run(place(owner.root, owner.clock.time_ms), lag_ms=1000)
-    # Every message is a tenth of a second apart, and one is that old to the millisecond.
+    # Messages are a tenth of a second apart, and one has exactly the lag.
     assert report.records == 20
     owner.take_over(1)
     assert owner.bodies("C") == [b"%d" % number for number in range(19, 30)]
-    # A longer time takes nothing back.
+    # A longer lag does not undo the compaction.
     owner.send("a", b"last")
     assert not run(place(owner.root, owner.clock.time_ms), lag_ms=2000).is_new
     owner.name_compacted(TOPICS)
@@ -208,7 +208,7 @@ def test_a_topic_compacted_later_is_read_from_the_log_beside_the_parts_of_others
     owner.name_compacted(TOPICS)
     report = run(place(owner.root, owner.clock.time_ms), part_bytes=300)
     owner.take_over(2)
-    # Of the part of before nobody knows where in the log its records were: some parts got none.
+    # The former part does not state where its records were in the log: some parts got none.
     assert 0 in [part.records for part in manifest(owner.root, 2).parts]
     assert report.records_left == 7
     assert owner.bodies("C") == 6 * [300 * b"x"]

@@ -1,4 +1,4 @@
-"""Compaction of brokers that run, with nothing shared but the network."""
+"""Compaction of running brokers, with only the network in common."""
 
 import itertools
 import random
@@ -50,7 +50,7 @@ def run(place: BrokerTarget, min_lag_ms: int = 0) -> CompactReport:
 
 
 class Topic:
-    """A compacted topic, and what was sent last of each key."""
+    """A compacted topic, and the last body of each key."""
 
     def __init__(self, connection: Cluster, name: str = "", **attributes: str) -> None:
         self.name = name or f"compacted-{next(names)}"
@@ -66,7 +66,7 @@ class Topic:
         )
 
     def send(self, choose: random.Random, count: int) -> None:
-        """Send messages; a key stays in its queue, and so with its broker."""
+        """Send messages; all messages of a key are in one queue, so on one broker."""
 
         async def send() -> None:
             async with self._connection.asyncio.producer() as producer:
@@ -82,8 +82,12 @@ class Topic:
         self._connection.call(send())
 
     def read(self, *, last: bool = False) -> dict[str, bytes]:
-        """Every message from the beginning up to the present end; no key may come twice, but where
-        the last one of each is asked for."""
+        """Read all messages up to the present end.
+
+        Args:
+            last: True to keep the last message of each key; False to check that each key occurs
+                once.
+        """
 
         async def read() -> dict[str, bytes]:
             cluster = self._connection.asyncio
@@ -112,7 +116,7 @@ def test_both_brokers_are_compacted_again_and_again_and_consumers_read_the_newes
         places = broker_targets(endpoint(local))
         assert [place.broker for place in places] == list(BROKERS)
         for place in places:
-            # Spark takes seconds for each run, whatever it does.
+            # One run by Spark is enough: each takes seconds.
             by_spark = (place.broker, number) == ("broker-a", 2)
             report = compact(spark, place, split_bytes=100_000) if by_spark else run(place)
             assert (report.generation, report.is_new) == (number, True)
@@ -139,7 +143,7 @@ def test_of_two_runs_at_once_the_later_one_is_refused_and_the_next_works(
     number = run(place).generation
 
     class Overtaken(BrokerTarget):
-        """Publishes behind another run's back."""
+        """A run that publishes after another run has published."""
 
         def former_parts(self, manifest: Manifest) -> Sequence[FormerPart]:
             topic.send(choose, 50)
@@ -176,7 +180,7 @@ def test_tombstones_whose_time_is_over_go_with_the_next_run(
     places = broker_targets(endpoint(local))
     for place in places:
         run(place)
-    # Whoever starts at the beginning sees once that they are deleted.
+    # A new consumer sees each deletion once.
     assert topic.read() == topic.newest
     gone = {key for key, body in topic.newest.items() if not body}
     assert gone
@@ -201,7 +205,7 @@ def test_a_topic_that_was_deleted_and_made_anew_has_nothing_from_before(
         report = run(place)
         assert manifest_of(place).generation == report.generation
     assert again.read() == again.newest
-    # The wire says where the log is known by; so does a look at the files.
+    # The call and the directory have the same identity of the log.
     for place in places:
         store = DirectoryTarget(local.directory / place.broker)
         seen = store.inspect(OneProcess(), min_lag_ms=0, split_bytes=SPLIT_BYTES)

@@ -1,4 +1,4 @@
-"""Runs that are killed, hindered, or given a log that is not whole."""
+"""Compaction runs that are killed or fail, and logs that are damaged or incomplete."""
 
 import functools
 import itertools
@@ -38,7 +38,7 @@ from support.store_directory import BORN_HOST, crashed_copy
 
 @pytest.fixture
 def owner(tmp_path: Path) -> Iterator[Compacting]:
-    """A store with one generation in force, and messages behind it."""
+    """A store with an active generation, and messages after it."""
     made = Compacting(tmp_path / "store")
     choose = random.Random(1)
     made.send_random(choose, 60)
@@ -51,7 +51,7 @@ def owner(tmp_path: Path) -> Iterator[Compacting]:
 
 @dataclass
 class Rerouted:
-    """See `Incoming`; files go through another writer."""
+    """An `Incoming` with another writer."""
 
     incoming: Incoming
     writer: PartWriter
@@ -62,7 +62,7 @@ class Rerouted:
 
 @dataclass
 class Copying:
-    """Copies a store again and again: each copy is what a kill at that moment would leave."""
+    """Copies a store repeatedly; each copy has the state after a kill at that moment."""
 
     root: Path
     copies: Path
@@ -74,7 +74,7 @@ class Copying:
 
 @dataclass
 class CopyingWriter:
-    """See `PartWriter`; the store is copied before and behind each file."""
+    """A `PartWriter` that copies the store before and after each file."""
 
     writer: PartWriter
     copy: Copying
@@ -91,7 +91,7 @@ class CopyingWriter:
 
 
 class CopyingTarget(DirectoryTarget):
-    """A store that is copied at each step of publishing."""
+    """A store that is copied before each step of publishing."""
 
     def __init__(self, root: Path, now_ms: int, copy: Copying) -> None:
         def rename(source: Path, target: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_driver_killed_at_any_step_leaves_one_generation_or_the_other(
     published = []
     for copy in sorted(copies.iterdir()):
         assert kept(copy) == before
-        # No broker is there that would have removed what the run was writing.
+        # No broker runs, so the files of the killed run remain.
         other = crashed_copy(copy, copy.with_suffix(".again"))
         restarted = Compacting(copy, now_ms=now_ms)
         if (copy / "compacted" / f"{2:020d}").exists():
@@ -142,7 +142,7 @@ def test_a_worker_that_is_killed_is_replaced(
     first = tmp_path / "first"
 
     class Doomed:
-        """See `PartWriter`; the first one to write a file's whole content dies of it."""
+        """Write a file; the first call kills the process after the whole content."""
 
         def __init__(self, writer: PartWriter) -> None:
             self._writer = writer
@@ -215,7 +215,7 @@ def test_damage_in_the_log_ends_the_run_and_is_told_with_its_place(
     owner: Compacting, position: int
 ) -> None:
     before = kept(owner.root)
-    # The generation covers what was before; this is what came since.
+    # The log after the generation.
     number = manifest(owner.root, 1).log_end // 4096 + 1
     spoiled(log_file(owner.root, number), position, b"\xee" * 300)
     with pytest.raises(CompactionError, match=r"physical offsets \d+ to \d+ hold no record"):
@@ -237,7 +237,7 @@ def test_a_body_that_is_damaged_and_the_newest_of_its_key_is_told(owner: Compact
 
 
 def torn(owner: Compacting, change: Callable[[bytes], bytes]) -> int:
-    """Change the last record of the log; where it begins."""
+    """Change the last record of the log; return its physical offset."""
     last = owner.store.visible_end
     owner.send("torn", b"half of this was written")
     path = log_file(owner.root, last // 4096)
@@ -318,7 +318,7 @@ def test_a_store_without_a_log_or_topics_has_nothing_to_compact(tmp_path: Path) 
 def test_messages_missing_between_two_others_are_noticed(owner: Compacting) -> None:
     shutil.rmtree(owner.root / "compacted")
     first = log_file(owner.root, 1)
-    # A file of the log from before, put over what was there.
+    # A former file of the log replaces the present one.
     first.write_bytes(log_file(owner.root, 0).read_bytes())
     with pytest.raises(CompactionError):
         run(place(owner.root, owner.clock.time_ms))
@@ -338,7 +338,7 @@ def test_files_of_the_log_that_went_before_they_were_compacted_are_missed(
 def test_a_topic_that_was_not_compacted_for_a_while_does_not_stop_the_others(
     tmp_path: Path,
 ) -> None:
-    """Retention took what followed the generation; older messages must not take its place."""
+    """Retention deleted the records after the generation; no older record may be copied instead."""
     owner = Compacting(tmp_path / "store")
     owner.send("a", b"C1")
     owner.send("b", b"C2")
@@ -357,7 +357,7 @@ def test_a_topic_that_was_not_compacted_for_a_while_does_not_stop_the_others(
     assert len(owner.store.clean(owner.clock.time_ms).delete) == 2
     owner.wait_for_removals()
     owner.name_compacted(COMPACTED)
-    # A DataFrame of the directory has nothing of it either.
+    # A DataFrame of the directory has no message of the topic either.
     covered = Coverage.of(manifest(owner.root, 1), generation_marks(str(owner.root)))
     assert covered.topics == {"D"}
     owner.send("c", b"C4")
@@ -374,7 +374,8 @@ def test_a_topic_that_was_not_compacted_for_a_while_does_not_stop_the_others(
 def test_files_that_somebody_took_from_the_log_between_two_runs_are_missed(
     owner: Compacting,
 ) -> None:
-    """Not by retention: the broker knows nothing of it, and somebody has to decide."""
+    """Files are missing, but retention did not delete them: the run fails, and an operator
+    decides."""
     owner.store.close()
     end = manifest(owner.root, 1).log_end
     for number in range(end // 4096 + 2):
@@ -410,14 +411,14 @@ def test_what_a_checkpoint_has_on_disk_since_long_is_not_checked_for_an_end(
         run(place(owner.root, owner.clock.time_ms))
     new = Checkpoint(log_timestamp_ms=owner.clock.time_ms + SAFETY_MARGIN_MS + 1)
     checkpoint.write_bytes(encode_checkpoint(new))
-    # Where it is copied, if it is.
+    # The kill happens while the file is copied, if it is copied.
     with pytest.raises(CompactionError, match="bad crc"):
         run(place(owner.root, owner.clock.time_ms))
 
 
 @dataclass
 class LeavingWriter:
-    """See `PartWriter`; beside each file is what a killed attempt at it has left."""
+    """A `PartWriter` that leaves the files of a killed attempt beside each file."""
 
     writer: FileWriter
 
@@ -445,7 +446,7 @@ def test_what_killed_attempts_leave_is_not_published(owner: Compacting) -> None:
 
 @dataclass(frozen=True)
 class Pieces:
-    """See `ContiguousPartition`; records come in several pieces."""
+    """A `ContiguousPartition` that yields its records in several pieces."""
 
     pieces: Sequence[LogRecords]
 

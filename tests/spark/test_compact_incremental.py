@@ -20,7 +20,7 @@ from support.seeds import seeds
 from support.store_directory import crashed_copy
 
 WHOLE_PART_BYTES = 1 << 20
-"""More than all that a test sends."""
+"""More bytes than a test sends."""
 
 
 @pytest.fixture
@@ -31,8 +31,10 @@ def owner(tmp_path: Path) -> Compacting:
 def send_zipf(
     owner: Compacting, choose: np.random.Generator, count: int, keys: int
 ) -> dict[tuple[str, str], bytes]:
-    """Append messages whose keys have Zipf's frequencies; one in twenty is a tombstone. Returns
-    the newest body of each topic and key.
+    """Append messages whose keys have Zipf's frequencies; one in twenty is a tombstone.
+
+    Returns:
+        The newest body of each topic and key.
     """
     weights = 1 / np.arange(1, keys + 1)
     newest = {}
@@ -195,7 +197,7 @@ def test_a_rewrite_leaves_nothing_superseded_and_the_former_layout(
     assert any(part.superseded for part in manifest(owner.root, 3).parts)
     before = crashed_copy(owner.root, tmp_path / "before")
     now_ms = owner.clock.time_ms
-    # Nothing is new: a generation is made all the same.
+    # Without new records, the run makes a generation in any case.
     report = run(
         place(owner.root, now_ms),
         worthwhile=Worthwhile(1.0, 1 << 40, rewrites=True),

@@ -1,4 +1,4 @@
-"""How keys are compared without being carried about, and the newest of each found."""
+"""Keys are compared by hashes, and the newest record of each key is found."""
 
 import numpy as np
 from hypothesis import given
@@ -19,7 +19,7 @@ TOPICS = ["T", "U", "%RETRY%" + 200 * "g"]
 
 keys = st.one_of(
     st.binary(min_size=1, max_size=40),
-    # Around the widths that are hashed together, and beyond all of them.
+    # Lengths around the widths that are hashed together, and longer ones.
     st.builds(lambda count, end: count * b"k" + end, st.integers(0, 260), st.binary(min_size=1)),
 )
 
@@ -83,7 +83,7 @@ def test_records_without_a_key_have_hashes_of_their_own() -> None:
 def test_the_newest_row_of_each_hash_is_found_whatever_its_half_and_bucket(
     rows: list[tuple[int, int, bool]], buckets: int
 ) -> None:
-    # First halves that are alike, and spread over all buckets.
+    # The first halves of the hashes are equal in groups, in all buckets.
     pairs = [(first * (2**64 // 6) + first, second) for first, second, _ in rows]
     hashes = np.array(pairs, np.uint64).reshape(-1, 2)
     physical = np.random.default_rng(len(rows)).permutation(len(rows)).astype(np.int64) << 40

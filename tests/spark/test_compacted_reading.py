@@ -1,4 +1,4 @@
-"""Compacted topics as a reader of a log gets them: the generation in force, then the log."""
+"""Reads of compacted topics: the active generation, then the log."""
 
 import asyncio
 import pickle
@@ -60,14 +60,14 @@ class Sent:
 
 @dataclass
 class History:
-    """A store, and all that was ever sent to it."""
+    """A store, and all messages that were sent to it."""
 
     root: Path
     sent: list[Sent] = field(default_factory=list)
     end: int = 0
     log_start: int = 0
     covered_to: int = 0
-    """Physical offset up to which the last compaction went."""
+    """End offset of the last compaction."""
 
     def append(self, messages: Sequence[tuple[str, int, str, bytes]]) -> None:
         """Send messages: topic, queue, key, body."""
@@ -99,7 +99,7 @@ class History:
         return generation
 
     def delete_files(self, below: int) -> None:
-        """As retention does."""
+        """Delete files as retention does."""
         for file in sorted((self.root / "commitlog").iterdir()):
             if int(file.name) + FILE_BYTES <= below:
                 file.unlink()
@@ -109,7 +109,7 @@ class History:
         return [each for each in self.sent if each.physical_offset >= self.log_start]
 
     def left(self) -> list[Sent]:
-        """What a consumer gets."""
+        """Return the messages that a consumer receives."""
         newest = {
             (each.topic, each.key): each
             for each in self.sent
@@ -129,7 +129,7 @@ class History:
 
 
 def take_into_force(root: Path, number: int) -> None:
-    """As the broker does."""
+    """Activate a generation as the broker does."""
     (root / GENERATIONS_DIRECTORY / CURRENT_FILE).write_bytes(encode_current(number))
 
 
@@ -222,7 +222,7 @@ def test_conditions_leave_out_queues_and_the_covered_log(history: History) -> No
         expected = [each for each in history.left() if selection.wants_topic(each.topic)]
         assert read(partitions, selection) == (as_read(expected), [])
         assert rows_of(partitions) <= rows_of(everything) * of_parts + 10
-    # Nothing of the covered log is looked at for topics that are all in the generation.
+    # The log below the end of the generation is not read if the generation has all wanted topics.
     only = directory.partitions(EVERYTHING.among("topic", frozenset({"prices", "stocks"})), 2000)
     log = [each for each in only if isinstance(each, FilePartition)]
     assert min(each.stop for each in log) > history.covered_to
@@ -232,7 +232,7 @@ def test_conditions_leave_out_queues_and_the_covered_log(history: History) -> No
 
 
 def rows_of(partitions: Sequence[LogPartition]) -> int:
-    """How many records of a generation are read."""
+    """Return how many records of a generation are read."""
     return sum(
         rows.stop - rows.start
         for each in partitions
@@ -304,14 +304,14 @@ def test_a_log_that_grows_while_it_is_read_gives_what_was_there(history: History
     history.append([("plain", 0, "", b"%d" % n + bytes(1500)) for n in range(12)])
     before = list(history.sent)
     partitions = place(history).partitions(EVERYTHING, 3000)
-    # The last file is filled, and another one begun.
+    # The last file becomes full, and a new one begins.
     history.append([("plain", 0, "", b"%d" % n + bytes(1500)) for n in range(12)])
     found, damages = read(partitions)
     assert not damages
     assert set(as_read(before)) <= set(found) < set(as_read(history.sent))
 
 
-# A broker that runs.
+# A running broker.
 
 
 @pytest.fixture

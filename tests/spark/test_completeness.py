@@ -1,4 +1,4 @@
-"""Seeing that what tasks have read is all of a log."""
+"""The completeness check notices if tasks have not read the whole log."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ FILE_BYTES = 1024
 
 @pytest.fixture
 def ends(tmp_path: Path) -> list[int]:
-    """Where each record of a log of two files ends; the second file has room left."""
+    """Return the end offset of each record of a log of two files; the second file has room left."""
     owner = Owner(settings(tmp_path, commit_log_file_bytes=FILE_BYTES, flush=Flush.ASYNC))
     found = [owner.append("T", 0, [bytes(300)]).end_offset for _ in range(3)]
     owner.store.close()

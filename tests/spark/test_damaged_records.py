@@ -1,4 +1,4 @@
-"""Records damaged on disk: each is told once with its place, every other record is read."""
+"""Records that are damaged on disk: each is reported once, and all other records are read."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -22,7 +22,7 @@ from support.store_directory import Owner, settings
 FILE_BYTES = 16_384
 RECORDS = 40
 
-# Name of the fault, where in the record it is (negative: from its end on), what stands there.
+# Name of the fault, position in the record (negative: from its end), and the bytes written there.
 FAULTS: dict[str, tuple[int, bytes]] = {
     "magic": (4, b"oops"),
     "size that fits the file": (0, b"\0\0\x10\1"),
@@ -42,7 +42,7 @@ FAULTS: dict[str, tuple[int, bytes]] = {
 
 @pytest.fixture(scope="module")
 def pristine(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[int, int]]]:
-    """A store of two files, and where each record is: physical offset and size."""
+    """A store of two files, and the physical offset and size of each record."""
     root = tmp_path_factory.mktemp("stores") / "broker-a"
     owner = Owner(settings(root, commit_log_file_bytes=FILE_BYTES, flush=Flush.ASYNC))
     places = []
@@ -75,7 +75,7 @@ def damage(root: Path, place: tuple[int, int], fault: str) -> None:
 def read(
     partitions: Sequence[LogPartition], columns: Sequence[str] = ("body",)
 ) -> tuple[list[int], list[tuple[int, int]]]:
-    """The numbers in the bodies, or the queue offsets, and what was damaged."""
+    """Return the numbers in the bodies, or the queue offsets, and the damage."""
     damages: list[DamagedRange] = []
     found: list[int] = []
     for partition in partitions:
@@ -92,7 +92,7 @@ def cut(file: LogFile, cuts: Sequence[int]) -> list[LogPartition]:
 
 
 def around(place: tuple[int, int]) -> list[list[int]]:
-    """Cuts of a log: none, at a record's start, in it, at its end, on both sides."""
+    """Return cuts of a log: none, at a record's start, in it, at its end, on both sides."""
     start, size = place
     end = start + size
     near = [[], [start], [start + 1], [start + 50], [end - 1], [end], [start, end]]
@@ -100,7 +100,7 @@ def around(place: tuple[int, int]) -> list[list[int]]:
 
 
 def victims(places: Sequence[tuple[int, int]]) -> list[int]:
-    """The first record, one in the middle, the last and the first of two files, the newest."""
+    """Return the indexes of the records that are damaged: first, middle and last of each file."""
     behind = next(n for n, (start, _) in enumerate(places) if start >= FILE_BYTES)
     return [0, 10, behind - 1, behind, RECORDS - 1]
 
@@ -114,13 +114,13 @@ def test_in_a_directory_damage_is_told_once_wherever_the_log_is_cut(
         store = copy(root, tmp_path / str(victim))
         damage(store, places[victim], fault)
         start, size = places[victim]
-        # Elsewhere, a cut is one of a whole log: see `test_partition_scan`.
+        # A cut elsewhere is one of an intact log: see `test_partition_scan`.
         near = list(range(max(start - 1500, 100), start + 1500, 100))
         for cuts in (*around(places[victim]), near):
             files = list_log(str(store))
             found, damages = read([each for f in files for each in cut(f, cuts)])
             if fault == "size zero" and victim == RECORDS - 1:
-                # Where nothing was ever written looks like that.
+                # The unwritten end of a file has the same bytes.
                 damages = [(start, start + size)]
             assert found == [n for n in range(RECORDS) if n != victim], (victim, cuts)
             assert [told for told, _ in damages] == [start], (victim, cuts)
@@ -194,7 +194,7 @@ async def test_in_a_live_log_damage_is_told_once_wherever_it_is_cut(
             kept = {path: path.read_bytes() for path in (store / "commitlog").iterdir()}
             damage(store, places[victim], fault)
             start, _ = places[victim]
-            # Whole records, and only a column of them.
+            # Reads of whole records, and of one column.
             columns = ReadLogRequest(topics=["T"], columns=[COLUMN_BODY])
             for cuts, wanted in product(around(places[victim]), (ReadLogRequest(), columns)):
                 bounds = [0, *(each for each in cuts if 0 < each < end), end]

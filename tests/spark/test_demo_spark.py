@@ -1,4 +1,4 @@
-"""`make demo-spark`: its data, its order of versions, and its story on a part of the data."""
+"""`make demo-spark`: its data, the order of versions, and its steps on a part of the data."""
 
 import random
 from itertools import pairwise
@@ -56,12 +56,12 @@ def test_the_data_are_the_whole_index_and_versions_of_a_package_ascend(
     assert {demo.WITHDRAWN, *demo.ASKED_FOR} <= found.keys()
 
 
-# `make demo-spark` does the same with all of the data, and says what does not hold.
+# `make demo-spark` does the same with all data, and prints each check that fails.
 @pytest.mark.soak
 def test_every_claim_holds(
     spark: SparkSession, records: list[PackageRecord], tmp_path: Path
 ) -> None:
-    # Every version of a sixteenth of the packages, and of those that the story names.
+    # All versions of a sixteenth of the packages, and of those that the steps name.
     named = {demo.WITHDRAWN, *demo.ASKED_FOR}
     some = [
         each for each in records if each.package in named or not crc32(each.package.encode()) % 16

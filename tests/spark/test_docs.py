@@ -51,7 +51,7 @@ def test_every_example_runs(
     for language, text in blocks("spark.md"):
         if language == "python":
             if ".writeStream" in text and "rows.selectExpr" in text:
-                # Any stream will do.
+                # The example needs a stream, any one.
                 names["rows"] = names["orders"].selectExpr("string(queue_offset) as order_id")
             patiently(partial(run, compile(here(text), "spark.md", "exec")))
         elif language == "sql":
@@ -86,5 +86,5 @@ def test_spark_still_takes_the_rows_of_one_query_for_another(
     finally:
         spark.conf.set(setting, before)
     said = capsys.readouterr().out.splitlines()
-    # Where this fails, Spark is mended: see ADR 29.
+    # If this fails, Spark is repaired: see ADR 29.
     assert said == ["6 of 6", "3 of 3", "3 of 6", "6 of 5", "9 of 6"]

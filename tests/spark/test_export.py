@@ -1,4 +1,4 @@
-"""Messages exported to Parquet, run after run."""
+"""Exports of messages to Parquet, one run after another."""
 
 import json
 import re
@@ -27,7 +27,7 @@ from support.store_directory import NOW_MS, Owner, settings, unpack_golden
 
 FILE_BYTES = 16_384
 DAY_MS = 86_400_000
-# Ends 106 minutes behind NOW_MS.
+# This day ends 106 minutes before NOW_MS.
 MIDNIGHT_MS = NOW_MS - NOW_MS % DAY_MS + DAY_MS
 
 
@@ -49,7 +49,7 @@ class Sender:
 
     @property
     def sealed(self) -> int:
-        """Where the CommitLog file starts that is written."""
+        """Return the start of the CommitLog file that is written."""
         return (self.owner.store.visible_end - 1) // FILE_BYTES * FILE_BYTES
 
 
@@ -71,7 +71,7 @@ def verified(spark: SparkSession, root: Path) -> list[str]:
 
 
 def exported(root: Path) -> list[dict[str, Any]]:
-    """Every row of every Parquet file, as a reader sees it who knows nothing."""
+    """Return all rows of all Parquet files, without the manifests."""
     table = ds.dataset(root / "out", format="parquet", partitioning="hive").to_table()
     return sorted(table.to_pylist(), key=lambda row: int(row["physical_offset"]))
 
@@ -128,7 +128,7 @@ def test_topics_that_look_like_numbers_stay_apart(
     assert sorted(row["topic_name"] for row in exported(tmp_path)) == sorted(topics * 2)
     assert verified(spark, tmp_path) == []
 
-    # As exports had it before: in the directory's name only, and as it is.
+    # Former exports: the directory's name has the topic, without escapes.
     for path in sorted((tmp_path / "out").rglob("*.parquet")):
         table = pq.read_table(path, partitioning=None).drop_columns(["topic_name"])
         topic = path.parent.parent
@@ -167,7 +167,7 @@ def test_each_run_goes_on_where_the_one_before_ended(
     nothing = run(spark, tmp_path, sealed_only=True)
     assert (nothing.messages, nothing.files, nothing.run) == (0, 0, 1)
 
-    # Up to the last message, which no file's end follows, and on from there, in files of their own.
+    # The first run ends at the last message, within a file; the next run writes new files.
     second = run(spark, tmp_path, section_bytes=999)
     assert first.messages + second.messages == 200
     assert run(spark, tmp_path).messages == 0
@@ -243,7 +243,7 @@ def test_damage_is_refused_with_its_place_or_skipped_and_noted(
     log = Path(list_log(str(tmp_path / "broker-a"))[0].uri)
     whole = log.read_bytes()
     size = (end - 0) // 50
-    # Where the run begins, and a body within it.
+    # At the start of the run, and within a body.
     places = {"hold no record": end + 4, "with a wrong checksum": end + 20 * size - 30}
     for fault, at in places.items():
         content = bytearray(whole)
@@ -273,13 +273,13 @@ def test_a_target_that_has_another_logs_messages_is_refused(
     sender.owner.store.close()
     (tmp_path / "broker-a").rename(tmp_path / "former")
     other = Sender(tmp_path / "broker-a")
-    # Shorter, and longer.
+    # A shorter and a longer log.
     for count in (10, 100):
         other.send(count, body=lambda n: b"other %d" % n)
         with pytest.raises(ExportError, match="is not the one that was exported"):
             run(spark, tmp_path)
     assert "differs from the exported log" in verified(spark, tmp_path)[0]
-    # A broker of another name is another log.
+    # A broker with another name has another log.
     place = StoreDirectory(str(tmp_path / "broker-a"), "broker-b")
     export(spark, place, str(tmp_path / "out"), sealed_only=False)
     assert Counter(row["broker"] for row in exported(tmp_path)) == {"broker-a": 50, "broker-b": 110}
@@ -291,7 +291,7 @@ def test_a_target_that_has_another_logs_messages_is_refused(
 
 
 class Killed(BaseException):
-    """The driver ends here."""
+    """Raised where the driver is killed."""
 
 
 def test_a_driver_that_dies_while_it_publishes_is_followed_by_a_run_that_ends_it(
@@ -304,7 +304,7 @@ def test_a_driver_that_dies_while_it_publishes_is_followed_by_a_run_that_ends_it
     moved = []
 
     def die_in_the_middle(source: str, place: str) -> None:
-        # `test_export_target` has every other moment.
+        # `test_export_target` covers the other moments.
         if len(moved) == 2:
             raise Killed
         moved.append(place)
@@ -344,7 +344,7 @@ def test_what_is_wrong_in_an_export_is_found(
     assert f"{strange} is in no manifest" in problem
     strange.unlink()
 
-    # Rows that are not the log's, in files that are as their manifest says.
+    # Rows that differ from the log, in files that match their manifest.
     table = pq.read_table(path, partitioning=None)
     at = table.schema.get_field_index("queue_offset")
     changed = table.set_column(at, "queue_offset", pa.array([0, *range(table.num_rows - 1)]))
@@ -361,7 +361,7 @@ def test_what_is_wrong_in_an_export_is_found(
 
 
 def replace_file(out: Path, path: Path, table: pa.Table, now: Path | None = None) -> None:
-    """Replace a file, and what the manifest says of it."""
+    """Replace a file, and its entry in the manifest."""
     now = now or path
     pq.write_table(table, now)
     (manifest,) = (out / "_manifest").iterdir()
@@ -385,7 +385,7 @@ def test_an_export_outlives_the_log_and_the_topics_that_it_is_of(
     assert len(exported(tmp_path)) == 210
     report, problems = verify_export(spark, str(tmp_path / "out"), place_of(tmp_path))
     assert (report.messages, report.compared, problems) == (210, 190, [])
-    # As far as it is there.
+    # Only the part of the log that still exists is compared.
     first, *_ = list_log(str(tmp_path / "broker-a"))
     Path(first.uri).unlink()
     report, problems = verify_export(spark, str(tmp_path / "out"), place_of(tmp_path))

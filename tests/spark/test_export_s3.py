@@ -28,7 +28,7 @@ from rockoon_spark.object_stores import with_s3_settings
 
 buckets = map("bucket-{}".format, itertools.count())
 RUNS = 3
-# A job that exports until it has published its runs, although another one does the same.
+# A job that exports until it has published its runs, while another job does the same.
 RUN = """
 import os, sys
 sys.path.insert(0, os.path.dirname(os.getcwd()))
@@ -67,7 +67,7 @@ def server() -> Iterator[str]:
 
 @pytest.fixture
 def place(server: str) -> str:
-    """The address of a directory in a new bucket."""
+    """Return the address of a directory in a new bucket."""
     bucket = next(buckets)
     pafs.S3FileSystem(
         access_key="a", secret_key="s", endpoint_override=server, allow_bucket_creation=True
@@ -103,7 +103,7 @@ def test_two_exports_at_once_take_turns(place: str) -> None:
     target = ExportTarget.of(place)
     runs = manifests(target)
     assert [run.run for run in runs] == list(range(1, len(runs) + 1))
-    # A job that lost its lease repeats its run, which the other one may have finished.
+    # A job that lost its lease repeats its run; the other job may have finished it.
     assert len(runs) >= 2 * RUNS
     assert [run.positions["broker-a"].end_offset for run in runs] == [
         1000 * run.run for run in runs

@@ -32,7 +32,7 @@ PATHS = [
     "topic=%25RETRY%25g/date=2026-11-20/00000001-x-2.parquet",
 ]
 MERGED = [path.replace("00000001-x", "00000003-m") for path in PATHS]
-# Before the manifest aside, before each file, before the manifest, and behind it.
+# Before the former manifest is moved aside, before each file, before the manifest, and at the end.
 STEPS = range(len(PATHS) + 3)
 TARGETS: dict[str, Callable[[Path], ExportTarget]] = {
     "path": lambda directory: ExportTarget.of(str(directory)),
@@ -51,7 +51,7 @@ def paths(run: int) -> list[str]:
 
 
 def stage(target: ExportTarget, run: int, job: str = "id") -> ExportManifest:
-    """Files of a run that is to be published, and its manifest."""
+    """Stage the files of a run, and return its manifest."""
     run_id = f"{job}{run}"
     staging = target.staging(run_id)
     target.make(staging)
@@ -71,7 +71,7 @@ def stage(target: ExportTarget, run: int, job: str = "id") -> ExportManifest:
 
 
 def stage_merge(target: ExportTarget, keep_seconds: float = 0.0) -> ExportManifest:
-    """A run that is to replace the files of runs 1 and 2."""
+    """Stage a merge that replaces the files of runs 1 and 2."""
     staging = target.staging("merge")
     target.make(staging)
     files = []
@@ -93,7 +93,7 @@ def stage_merge(target: ExportTarget, keep_seconds: float = 0.0) -> ExportManife
 
 
 def publish_killed(directory: str, kind: str, step: int, half_done: str = "") -> None:
-    """Publish run 2, and be killed before the move of this number, or behind all moves.
+    """Publish run 2; the process is killed before the move of this number, or after all moves.
 
     Args:
         half_done: "copied" if the move has copied its file in an object store.
@@ -115,8 +115,8 @@ def publish_killed(directory: str, kind: str, step: int, half_done: str = "") ->
 
 
 def publish_merge_killed(directory: str, kind: str, step: int) -> None:
-    """Publish the merge of runs 1 and 2, and be killed before the move or removal of this number,
-    or behind all."""
+    """Publish the merge of runs 1 and 2; the process is killed before the move or removal of this
+    number, or after all of them."""
     target, done = TARGETS[kind](Path(directory)), 0
     manifest, remove = stage_merge(target), target.remove
 
@@ -143,7 +143,7 @@ def publish_merge_killed(directory: str, kind: str, step: int) -> None:
 
 
 def visible(root: Path) -> list[str]:
-    """What a reader who knows nothing finds: every Parquet file, and only whole ones."""
+    """Return all Parquet files that a reader without the manifests finds; all must be whole."""
     found = sorted(str(path.relative_to(root)) for path in root.rglob("*.parquet"))
     assert all((root / path).read_bytes() == path.encode() for path in found)
     return found
@@ -158,7 +158,7 @@ def test_a_run_killed_while_it_publishes_is_there_whole_or_not_at_all_behind_the
     publish(target, stage(target, 1))
     assert forks.call(publish_killed, str(tmp_path), kind, step) == -signal.SIGKILL
 
-    # Who goes by manifests sees whole runs at every moment.
+    # A reader of the manifests finds whole runs at each moment.
     named = [file.path for run in manifests(target) for file in run.files]
     is_done = step == STEPS[-1]
     assert named == paths(1) + (paths(2) if is_done else [])
@@ -172,7 +172,7 @@ def test_a_run_killed_while_it_publishes_is_there_whole_or_not_at_all_behind_the
     assert newest is not None
     assert newest.positions["broker-a"].end_offset == (2000 if step else 1000)
     assert target.names("_staging") == []
-    # What was made whole is not made again, and the next run can follow.
+    # A finished run is not published again, and the next run can follow.
     recover(target)
     publish(target, stage(target, newest.run + 1))
     assert [run.run for run in manifests(target)] == list(range(1, newest.run + 2))
@@ -213,7 +213,7 @@ def test_a_run_that_another_has_overtaken_publishes_nothing(tmp_path: Path) -> N
     with pytest.raises(ExportTargetError, match="another export was published during this run"):
         publish(target, slow)
     assert visible(tmp_path) == []
-    # It had begun to publish, and its number is another run's: it is rolled back.
+    # The run had begun to publish, but another run has its number: it is rolled back.
     target.write(f"{target.staging('id1')}/manifest.json", slow.to_json().encode())
     target.make(paths(1)[0].rpartition("/")[0])
     target.move(target.staged_path(target.staging("id1"), paths(1)[0]), paths(1)[0])

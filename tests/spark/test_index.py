@@ -1,4 +1,4 @@
-"""The index by key made from CommitLog files."""
+"""The index by key built from CommitLog files."""
 
 import random
 import re
@@ -24,7 +24,7 @@ from support.key_index import SHAPE, Indexed, indexed_one_by_one, keyed, small_s
 from support.seeds import seeds
 from support.store_directory import unpack_golden
 
-# Several to a file, where that matters; a task takes a while to start.
+# Several splits per file, if the test needs them: each task takes a while to start.
 SPLIT_BYTES = 7000
 
 
@@ -57,7 +57,7 @@ def keys_below(owner: Indexed, offset: int) -> list[tuple[str, int, int]]:
 
 
 def active_file(owner: Indexed) -> int:
-    """Where the CommitLog file that is written starts; the one behind it may be there already."""
+    """Return the start of the CommitLog file that is written; the next file may exist already."""
     return (owner.store.visible_end - 1) // 16_384 * 16_384
 
 
@@ -93,11 +93,11 @@ def test_runs_that_go_on_leave_what_putting_one_key_after_another_leaves(
         assert report.end_offset == active_file(owner)
         found.append(contents(target))
         assert found[-1] == indexed_one_by_one(keys_below(owner, report.end_offset))
-    # The first run ended within a file, and both made several.
+    # The first run ended within a file, and both runs wrote several files.
     assert 2 < len(found[0]) < len(found[1])
     assert found[1][len(found[0]) - 1] != found[0][-1]
 
-    # Up to the last message, which no file boundary follows, and on from there.
+    # The first run ends at the last message, within a file; the second continues there.
     build(spark, root, target, sealed_only=False)
     assert contents(target) == indexed_one_by_one(owner.every_key())
     owner.send(keyed("ONE", "more"))
@@ -181,7 +181,7 @@ def test_an_index_whose_first_messages_are_gone_is_checked_and_goes_on(
     owner.close()
     first, second, *_ = list_log(str(root))
     Path(first.uri).unlink()
-    # A broker deletes index files of which every message is gone.
+    # A broker deletes an index file when all its messages are deleted.
     manifest = read_manifest(target)
     assert manifest is not None
     (target / manifest.files[0].name).unlink()
@@ -197,7 +197,7 @@ def test_an_index_whose_first_messages_are_gone_is_checked_and_goes_on(
         if file.header.begin_offset < second.start <= file.header.end_offset
     )
     assert verify_index(spark, str(root), target) == []
-    # A unit of a message that is gone, whose place in its chain is not what it was.
+    # An entry of a deleted message, with a changed place in its chain.
     flip(target / straddling, 40 + 4 * SHAPE.slots + 20 + 19)
     (problem,) = verify_index(spark, str(root), target)
     assert "unit 1 " in problem
@@ -216,7 +216,8 @@ def test_a_damaged_log_is_refused_with_the_place_and_the_index_stays(
     assert manifest is not None
     broken = next(file for file in list_log(str(root)) if file.start == manifest.end_offset)
     positions = record_positions(Path(broken.uri))
-    # Where a split starts, within one, at a file's start, and where the chain of records ends.
+    # At the start of a split, within one, at the start of a file, and at the end of the chain of
+    # records.
     for position in (positions[20], positions[25], 0, positions[-1]):
         content = Path(broken.uri).read_bytes()
         overwrite(Path(broken.uri), position, b"\xff" * 40)
@@ -229,7 +230,7 @@ def test_a_damaged_log_is_refused_with_the_place_and_the_index_stays(
 
 
 def record_positions(path: Path) -> list[int]:
-    """Positions of a CommitLog file's records, and of what closes it."""
+    """Return the positions of the records of a CommitLog file, and of the blank at its end."""
     content = path.read_bytes()
     positions = [0]
     while content[positions[-1] + 4 : positions[-1] + 8] == content[4:8]:
@@ -259,7 +260,7 @@ def test_a_log_file_that_goes_while_it_is_read_ends_the_run_and_nothing_is_publi
 
 
 class Killed(BaseException):
-    """The driver ends here."""
+    """Raised where the driver is killed."""
 
 
 def killed_at(step: int) -> Callable[[Path, Path], None]:
@@ -285,7 +286,7 @@ def test_a_driver_that_dies_while_it_publishes_leaves_a_whole_index_and_the_next
     owner.send_random(random.Random(18), 60)
     every = indexed_one_by_one(keys_below(owner, active_file(owner)))
     owner.close()
-    # One file is in its place, others are not: `test_index_target` has every other moment.
+    # One file has been moved, others not: `test_index_target` covers the other moments.
     published = manifest_path(target).read_bytes()
     with pytest.raises(Killed):
         build_index(

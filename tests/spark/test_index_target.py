@@ -1,4 +1,4 @@
-"""An index directory while something is published in it."""
+"""An index directory while files are published in it."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ def manifest_of(files: dict[str, bytes]) -> IndexManifest:
 
 
 def publish_files(target: Path, files: dict[str, bytes], kills_at: int = -1) -> None:
-    """Publish files, or be killed before one of the renames."""
+    """Publish files; the process is killed before the rename of this number."""
     steps = 0
 
     def replace(source: Path, place: Path) -> None:

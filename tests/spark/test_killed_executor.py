@@ -1,4 +1,4 @@
-"""A job whose executor is killed: a process of its own, as on a cluster."""
+"""A job whose executor, a separate process as on a cluster, is killed."""
 
 import os
 import random
@@ -12,7 +12,7 @@ from rockoon_spark.index.target import index_paths
 from support.key_index import Indexed, indexed_one_by_one, small_settings
 
 
-# Four Javas start, one after the other; `test_killed_jobs` kills what one has.
+# Four Javas start, one after the other. `test_killed_jobs` kills workers of a local session.
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_an_index_is_whole_when_an_executor_is_killed_while_it_is_built(tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ def test_an_index_is_whole_when_an_executor_is_killed_while_it_is_built(tmp_path
     subprocess.run(
         [sys.executable, "-m", "spark.executor_kill", str(root), str(target)],
         cwd=tests,
-        # Executors import what tests do, from where they do.
+        # Executors import the same modules as tests, from the same directories.
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         check=True,
         timeout=900,

@@ -43,7 +43,7 @@ def run(spark: SparkSession, store: Path, **options: object) -> ExportReport:
 
 
 def run_killed(store: Path, moves: int) -> None:
-    """Run in a process of its own, which is killed behind so many moves."""
+    """Run an export in a new process, which is killed after this number of moves."""
     target, done = ExportTarget.of(str(store.parent / "out")), 0
 
     def move(source: str, place: str) -> None:
@@ -64,7 +64,7 @@ def see_all_once(spark: SparkSession, store: Path) -> None:
     assert ExportTarget.of(str(out)).names("_staging") == []
 
 
-# Before the first move and before the manifest's; `test_export_target` kills at each move.
+# Before the first move and before the manifest's move; `test_export_target` covers all moves.
 @pytest.mark.parametrize("moves", [0, 5])
 def test_a_killed_driver_is_followed_by_a_run_that_has_every_message_once(
     spark: SparkSession, store: Path, moves: int
@@ -79,7 +79,7 @@ def test_a_killed_driver_is_followed_by_a_run_that_has_every_message_once(
     assert manifests(out) == []
     assert len(out.parquet_paths()) == max(moves - 1, 0)
     report = run(spark, store)
-    # What was on its way is in its place now; before that, everything is done again.
+    # The next run finishes the moves that had begun; if none had begun, it exports again.
     assert report.messages == (0 if moves else MESSAGES)
     assert report.run == 1
     see_all_once(spark, store)

@@ -1,4 +1,4 @@
-"""Jobs whose driver or workers are killed, whose disk is full, whose log goes away."""
+"""Jobs whose driver or workers are killed, or whose disk is full."""
 
 import os
 import random
@@ -55,7 +55,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def killed_before(step: int) -> Callable[[Path, Path], None]:
-    """Renames, until so many are done; then this process is killed."""
+    """Return a rename that kills the process after this number of renames."""
     done = 0
 
     def rename(source: Path, place: Path) -> None:
@@ -73,7 +73,7 @@ def killed_behind(source: Path, place: Path) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-# These are run in processes of their own.
+# These functions run in new processes.
 def build_killed(store: Path, target: Path, step: int) -> None:
     build(attached(), store, target, rename=killed_before(step))
 
@@ -95,7 +95,7 @@ def test_a_driver_killed_at_any_step_of_publishing_leaves_a_whole_index(
     build(spark, store, target)
     after = [path.read_bytes() for path in index_paths(target)]
     shutil.rmtree(target)
-    # The last one of before is continued.
+    # The last file of the former index is continued.
     written = len(after) - len(before) + 1
     assert written > 1
     for step in range(written + 2):
@@ -116,7 +116,7 @@ def test_a_driver_killed_at_any_step_of_publishing_leaves_a_whole_index(
         assert read_manifest(target) == read_manifest(former)
         assert len(stagings(target)) == 1
         report = build(spark, store, target)
-        # What was on its way is in its place now; before that, everything is done again.
+        # The next run finishes the renames that had begun; if none had begun, it builds again.
         assert (report.keys > 0) == (step == 0)
         assert [path.read_bytes() for path in index_paths(target)] == after
         assert stagings(target) == []
@@ -176,7 +176,7 @@ def test_a_full_disk_is_told_and_nothing_is_published(
             build(spark, store, index)
         with pytest.raises(QueueDisorder, match=r"cannot be written: .*File too large"):
             rebuild(spark, store, queues)
-    # Enough for the keys, not for an index file.
+    # Enough for the keys, too little for an index file.
     with (
         workers_with_small_files(spark, 20_000),
         pytest.raises(IndexBuildError, match=r"cannot be written: .*File too large"),

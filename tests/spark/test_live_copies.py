@@ -1,4 +1,4 @@
-"""A log with copies, read by Spark while its leader changes."""
+"""Spark's reads of a log with copies whose leader changes."""
 
 import random
 from collections import Counter
@@ -25,7 +25,7 @@ from support.waiting import wait_until
 
 LOG = "broker-a"
 Row = tuple[int, int, bytes]
-# Some pieces of a log that is not long.
+# Several splits, although the log is short.
 SPLIT_BYTES = 20_000
 
 
@@ -37,13 +37,13 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 def leader_of(connection: Cluster) -> str:
-    """Name of the replica that leads; empty while none does."""
+    """Return the name of the replica that leads; empty while there is no leader."""
     log = connection.call(connection.asyncio.admin.logs.describe(LOG))
     return log.leader.name if log.leader is not None and log.confirmed else ""
 
 
 def change_leader(cluster: LocalCluster, connection: Cluster, *, killed: bool) -> str:
-    """Have another replica lead; returns the name of the one before, which is down."""
+    """Make another replica the leader; return the name of the former leader, which is down."""
     former = leader_of(connection)
     (cluster.kill if killed else cluster.stop)(former)
     wait_until(lambda: leader_of(connection) not in ("", former), "another leader")
@@ -51,7 +51,7 @@ def change_leader(cluster: LocalCluster, connection: Cluster, *, killed: bool) -
 
 
 def check(rows: Iterable[Row], acknowledged: int, begun: int) -> None:
-    """All that was acknowledged before is there, each place once, and nothing that was not sent."""
+    """Check that each acknowledged message was read, each position once, and no other message."""
     places = Counter((queue, offset) for queue, offset, _ in rows)
     assert set(places.values()) == {1}
     numbers = {int(body) for _, _, body in rows}
@@ -74,7 +74,7 @@ def test_every_message_is_read_once_whoever_leads_by_then(
             return [(row.queue, row.queue_offset, row.body) for row in frame.collect()]
 
         with Sending(connection, topic) as sending:
-            # Planned with one leader; when tasks ask it, it is there and leads no more.
+            # The read is planned with one leader; when the tasks run, it is a follower.
             acknowledged = sending.acknowledged
             planned = LiveCluster(endpoint).partitions(EVERYTHING, SPLIT_BYTES)
             begun = sending.begun
@@ -83,7 +83,7 @@ def test_every_message_is_read_once_whoever_leads_by_then(
             assert len(planned) > 1
             acknowledged = sending.acknowledged
             check(read(), acknowledged, sending.begun)
-            # The last of three.
+            # The last leader of three.
             former = change_leader(cluster, connection, killed=killed)
             acknowledged = sending.acknowledged
             check(read(), acknowledged, sending.begun)
@@ -104,7 +104,7 @@ def test_a_topic_is_compacted_whoever_leads_by_then(
             assert topic.read() == topic.newest
             former = change_leader(cluster, connection, killed=True)
             topic.send(choose, 10)
-            # Whether or not this one has got the generation by now.
+            # The replica may not have the generation yet.
             assert topic.newest.items() <= topic.read(last=True).items()
             cluster.start(former)
 
@@ -114,14 +114,14 @@ def test_a_topic_is_compacted_whoever_leads_by_then(
 def test_a_stream_and_a_read_have_exactly_what_was_acknowledged(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """While the stream runs its log's leader is killed, and the next one hands over: no message is
-    missing, and none comes twice."""
+    """The leader of the log is killed while the stream runs, and the next leader hands over: no
+    message is missing, and none is read twice."""
     endpoint, topic = ",".join(cluster.nameservers), "streamed"
     got: dict[int, list[int]] = {}
 
     def take(frame: DataFrame, batch: int) -> None:
         rows = sorted(int(row.body) for row in frame.select("body").collect())
-        # A batch that failed on the way comes again as it was.
+        # A batch that failed is repeated with the same messages.
         assert got.setdefault(batch, rows) == rows
 
     with rockoon.sync.connect(cluster.nameservers, idempotent=True) as connection:
@@ -157,7 +157,7 @@ def test_a_stream_and_a_read_have_exactly_what_was_acknowledged(
 
 
 def rows_of(partitions: Iterable[LogPartition], topic: str) -> list[Row]:
-    """What tasks of Spark read, of one topic."""
+    """Return the messages of a topic that Spark's tasks read."""
     names = ["topic", "queue", "queue_offset", "body"]
     found: list[Row] = []
     for partition in partitions:

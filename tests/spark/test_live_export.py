@@ -1,4 +1,4 @@
-"""Exports of a cluster that runs."""
+"""Exports of a running cluster."""
 
 from collections import Counter
 from pathlib import Path
@@ -51,7 +51,7 @@ def test_what_was_acknowledged_before_a_run_is_exported_once_while_more_is_sent(
     topic, target = cluster.new_topic("numbers"), tmp_path / "out"
     with cluster.connect() as connection:
         with Sending(connection, topic) as sending:
-            # Small sections: cuts lie anywhere.
+            # Small sections, so that cuts are within records.
             for section_bytes in (100_000, None, 30_000):
                 acknowledged = sending.acknowledged
                 report = run(spark, cluster, target, f"{topic}*", section_bytes=section_bytes)
@@ -68,7 +68,7 @@ def test_what_was_acknowledged_before_a_run_is_exported_once_while_more_is_sent(
         assert brokers == {"broker-a", "broker-b"}
         assert differences(spark, cluster, target) == []
 
-        # What was exported stays when its topic goes.
+        # Exported messages remain when their topic is deleted.
         connection.call(connection.asyncio.admin.delete_topic(topic))
         run(spark, cluster, target, f"{topic}*")
         assert bodies(target) == Counter(range(sending.acknowledged))
@@ -137,7 +137,7 @@ def test_the_progress_of_an_export_is_that_of_its_group(
     with cluster.connect() as connection:
 
         def waiting() -> dict[str, int]:
-            """Messages of each topic that the group has not committed."""
+            """Return how many messages of each topic the group has not committed."""
             found: Counter[str] = Counter()
             for row in connection.call(connection.admin.lag(group)).queues:
                 found[row.queue.topic] += row.lag

@@ -1,4 +1,4 @@
-"""Jobs over the logs of a cluster that runs, while messages are sent without a pause."""
+"""Jobs over the logs of a running cluster, while messages are sent."""
 
 import shutil
 import threading
@@ -28,10 +28,10 @@ from rockoon_spark.source.log_source import ContiguousLog, LogSource
 FILE_BYTES = 131_072
 QUEUE_ENTRIES = 50
 SLOTS, UNITS = 100, 256
-# Cuts lie anywhere in the files.
+# Cuts are anywhere in the files.
 SPLIT_BYTES = 300_000
-# While nobody waits for messages: as fast as they go, they would make a log that takes a job longer
-# the longer it takes.
+# Pause between messages while no test waits for them: without it, a slow job would find a longer
+# log, and become slower.
 PACE_SECONDS = 0.02
 
 
@@ -57,15 +57,14 @@ def endpoint(cluster: LocalCluster) -> str:
 
 @dataclass
 class Sending:
-    """Sends messages with keys, again and again, until the block ends; fast while it is waited for
-    some."""
+    """Sends messages with keys until the block ends; fast only while a test waits for messages."""
 
     connection: Cluster
     topic: str
     stored: list[tuple[str, int]] = field(default_factory=list)
-    """Broker and physical offset of every message that was acknowledged, in that order."""
+    """Broker and physical offset of each acknowledged message, in order of acknowledgement."""
     newest: dict[str, int] | None = None
-    """If wanted: few keys instead of many, and the newest number acknowledged of each."""
+    """If not None: few keys instead of many, and the newest acknowledged number of each key."""
     _is_over: threading.Event = field(default_factory=threading.Event)
     _wanted: int = 0
 
@@ -80,7 +79,7 @@ class Sending:
         self._thread.join()
 
     def wait_for(self, more: int) -> None:
-        """Wait until so many more are stored."""
+        """Wait until this many more messages are stored."""
         self._wanted = len(self.stored) + more
         while self._thread.is_alive() and len(self.stored) < self._wanted:
             self._thread.join(0.01)
@@ -97,7 +96,7 @@ class Sending:
                 sent = self.connection.send(self.topic, b"%1000d" % number, keys=keys)
             else:
                 key = f"k{number % 20}"
-                # A key stays in its queue, and so with its broker.
+                # All messages of a key are in one queue, so on one broker.
                 sent = self.connection.send(
                     self.topic, b"%1000d" % number, keys=key, ordering_key=key
                 )
@@ -110,12 +109,12 @@ class Sending:
 
 @dataclass(frozen=True)
 class Made:
-    """What a job made of one broker's log."""
+    """Result of a job over one broker's log."""
 
     files: dict[str, bytes]
     end_offset: int
     records: set[int]
-    """Physical offsets of the records that are in it."""
+    """Physical offsets of the records that it contains."""
 
 
 def tree(root: Path) -> dict[str, bytes]:
@@ -162,7 +161,7 @@ def queues(spark: SparkSession, log: str | LogSource, target: Path) -> Made:
 
 
 def log_below(store: Path, end: int, target: Path) -> Path:
-    """A copy of a store's log as if it had never been written from `end` on."""
+    """Copy a store's log up to `end`, as if nothing had been written after it."""
     (target / "commitlog").mkdir(parents=True)
     for file in list_log(str(store)):
         if file.start < end:
@@ -193,7 +192,7 @@ def test_what_was_acknowledged_is_in_it_and_it_is_what_the_files_give(
     topic, gone = (f"{name}-{job.__name__}" for name in ("numbers", "gone"))
     connection.call(connection.asyncio.admin.create_topic(topic, queues_per_broker=2))
     with Sending(connection, topic) as sending:
-        # Its messages stay in the log and in the index, and are in no queue.
+        # Messages of the deleted topic remain in the log and in the index, but not in a queue.
         connection.call(connection.asyncio.admin.create_topic(gone, queues_per_broker=1))
         for queue in connection.queues(gone):
             connection.send(gone, b"gone", queue=queue, keys=["gone"])
@@ -201,12 +200,12 @@ def test_what_was_acknowledged_is_in_it_and_it_is_what_the_files_give(
         sending.wait_for(200)
         acknowledged = sending.acknowledged(broker)
         made = job(spark, LiveCluster(endpoint(cluster), broker=broker), tmp_path / "made")
-        # It went on meanwhile.
+        # Messages were sent during the job.
         assert len(sending.acknowledged(broker)) > len(acknowledged)
 
     below = {at for at in acknowledged if at < made.end_offset}
     assert len(below) > 100
-    # The file that is written is left out of the sealed ones.
+    # `sealed_only` leaves out the file that is written.
     assert job is sealed_index or below == acknowledged
     assert below <= made.records
     store = log_below(cluster.directory / broker, made.end_offset, tmp_path / "quiet")
@@ -256,17 +255,17 @@ def test_a_live_index_goes_on_from_run_to_run_and_is_verified_over_the_wire(
         assert second.end_offset > first.end_offset
         assert second.end_offset % FILE_BYTES == 0
         assert verify_index(spark, log, target) == []
-        # The files may be read while the broker goes on with them, too.
+        # The job may read the files while the broker writes.
         from_files = sealed_index(spark, str(cluster.directory / "broker-a"), tmp_path / "files")
         assert from_files.end_offset >= second.end_offset
     store = log_below(cluster.directory / "broker-a", second.end_offset, tmp_path / "quiet")
     assert whole_index(spark, str(store), tmp_path / "again") == second
-    # What a job over the files made, one over the wire goes on with.
+    # The job over the network continues the result of the job over the files.
     whole = whole_index(spark, log, tmp_path / "again")
     assert whole.end_offset > second.end_offset
     assert whole == whole_index(spark, log, tmp_path / "anew")
 
-    # Another broker's log is longer, maybe; this index is not its.
+    # Another broker's log may be longer, but the index is not of this log.
     before = tree(target), manifest_path(target).read_bytes()
     with pytest.raises(IndexBuildError, match="index of another store"):
         sealed_index(spark, LiveCluster(endpoint(cluster), broker="broker-b"), target)
@@ -275,7 +274,7 @@ def test_a_live_index_goes_on_from_run_to_run_and_is_verified_over_the_wire(
 
 @dataclass(frozen=True)
 class LosingOldest:
-    """A log whose oldest file is deleted when a job has just planned what to read."""
+    """A log whose oldest file is deleted after a job has planned its read."""
 
     source: LogSource
     delete: Callable[[], None]
@@ -295,7 +294,7 @@ def test_retention_at_work_while_a_job_reads_ends_the_run_and_the_next_one_works
     store, target = cluster.directory / "broker-b", tmp_path / "index"
 
     def delete_oldest() -> None:
-        # As a broker finds it that was away when its log got too old.
+        # The state of a broker that was away while its log expired.
         cluster.stop("broker-b")
         Path(list_log(str(store))[0].uri).unlink()
         cluster.start("broker-b")

@@ -1,4 +1,4 @@
-"""Arrow columns of records are what decoding them one by one gives."""
+"""Arrow columns of records equal the values of records that are decoded one by one."""
 
 import random
 import zlib
@@ -64,7 +64,7 @@ PIECES = [
 def properties_of(raw: list[bytes]) -> Properties | RecordWindow:
     if not kernel.is_compiled():
         return Properties(pa.array(raw, pa.binary()))
-    # Of two topics in turns: names of one are not expected of the other.
+    # Two topics in turns: the names of one are not expected in the other.
     frames = [
         encode_record(Record(topic=b"AB"[number % 2 :][:1], body=b"", properties=each))
         for number, each in enumerate(raw)
@@ -99,7 +99,7 @@ LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=4)
 def test_properties_that_are_laid_out_alike_are_those_of_each(
     lengths: list[list[int]], changes: list[tuple[int, int, int]]
 ) -> None:
-    # Whoever remembers where values were has to notice the one byte that is another.
+    # A decoder that reuses the positions of values must notice a changed byte.
     alike = [
         b"".join(b"%s\x01%s\x02" % (b"name" * (length % 6 + 1), b"v" * length) for length in each)
         for each in lengths
@@ -109,7 +109,7 @@ def test_properties_that_are_laid_out_alike_are_those_of_each(
         changed = bytearray(alike[which % len(alike)])
         changed[place % len(changed)] = byte
         raw += [bytes(changed), alike[0]]
-    # Both topics of `properties_of` get each.
+    # Both topics of `properties_of` get each of them.
     raw = [each for each in raw for _ in range(2)]
     found = properties_of(raw)
     assert [dict(pairs) for pairs in found.maps().to_pylist()] == [decode(each) for each in raw]
@@ -118,7 +118,7 @@ def test_properties_that_are_laid_out_alike_are_those_of_each(
 
 
 def random_record(choose: random.Random, physical_offset: int) -> Record:
-    """A record of which every field has a value of its own."""
+    """Return a record in which each field has another value."""
     hosts = [
         encode_host(host, choose.randrange(1, 1 << 16)) for host in ("10.1.2.3", "2001:db8::1")
     ]
@@ -142,7 +142,7 @@ def random_record(choose: random.Random, physical_offset: int) -> Record:
 
 
 def as_row(record: Record, size: int) -> dict[str, object]:
-    """A record as a row, told field by field."""
+    """Return a record as a row, field by field."""
 
     def time(ms: int) -> datetime:
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)

@@ -19,7 +19,7 @@ LAST = MessageQueue(TOPIC, "broker-a", QUEUES - 1)
 def planned(
     address: str, options: Mapping[str, str]
 ) -> tuple[dict[MessageQueue, StreamQueue], dict[MessageQueue, int]]:
-    """All queues as they are, and where a stream begins on each; the group stores its progress."""
+    """Return all queues, and the start offset of a stream on each; the group stores progress."""
     cluster = StreamCluster(StreamOptions.parse({"endpoint": address, "topics": TOPIC, **options}))
     try:
         now = cluster.queues()

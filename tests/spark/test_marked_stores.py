@@ -1,4 +1,4 @@
-"""Stores that say where epochs begin, as replicas of a log with copies have them."""
+"""Stores with the starts of epochs, as replicas of a log with copies have them."""
 
 import random
 from collections import Counter
@@ -23,8 +23,10 @@ SPLIT_BYTES = 5000
 
 
 def a_follower(root: Path) -> Counter[tuple[str, str, int]]:
-    """The store of a follower, whose leaders were several and some of whose log was cut; returns
-    what is in it, by topic, body and queue offset.
+    """Write the store of a follower that had several leaders, and whose log was truncated.
+
+    Returns:
+        Its messages, by topic, body and queue offset.
     """
     sent: Counter[tuple[str, str, int]] = Counter()
     with opened(root.with_name("leader")) as leader, opened(root) as follower:

@@ -1,4 +1,4 @@
-"""What a job leaves for node_exporter, read as Prometheus reads it."""
+"""Metrics that a job leaves for node_exporter, read as Prometheus reads them."""
 
 from pathlib import Path
 

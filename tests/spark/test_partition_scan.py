@@ -1,4 +1,4 @@
-"""Records found in partitions of a CommitLog file, whole, cut anywhere, damaged."""
+"""Records found in partitions of a CommitLog file: whole, cut anywhere, damaged."""
 
 import random
 
@@ -88,7 +88,7 @@ def test_a_closed_file_and_one_that_is_still_written_end_without_damage(tail: by
 
 def test_a_body_that_forges_a_record_in_its_own_place_is_told_by_who_ends_with_it() -> None:
     before, _ = log_bytes(random.Random(1), BASE, bodies=[b"ordinary"])
-    # Whoever sent it knows where the log ends, and what stands before a body.
+    # The sender of the forged record knows the end of the log, and the bytes before a body.
     inner_at = BASE + len(before) + 88
     inner, _ = log_bytes(random.Random(2), inner_at, bodies=[b"pay me"])
     buffer, starts = log_bytes(random.Random(1), BASE, bodies=[b"ordinary", inner.tobytes(), b"x"])

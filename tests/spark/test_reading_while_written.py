@@ -1,4 +1,4 @@
-"""Log files that change while they are read: retention deletes one, a topic is made anew."""
+"""Log files that change while they are read: one is deleted, or a topic is created again."""
 
 import json
 import random
@@ -50,7 +50,7 @@ def test_a_file_that_retention_deletes_is_read_to_its_end(tmp_path: Path) -> Non
 
 
 def records_of_topic(base: int, count: int, body: bytes) -> bytes:
-    """Of one queue, from queue offset 0 on."""
+    """Return records of one queue, from queue offset 0 on."""
     frames = b""
     for number in range(count):
         frames += encode_record(
@@ -96,7 +96,7 @@ def test_a_topic_made_anew_between_two_windows_has_no_offset_twice(
 def test_what_was_rolled_back_behind_the_reader_ends_what_it_reads(
     tmp_path: Path, ends: str
 ) -> None:
-    """A broker takes back records of its last file, and writes longer ones over them."""
+    """A broker truncates its last file, and writes longer records there."""
     former = records_of_topic(0, 160, b"former")
     store = store_of(tmp_path / "store", former)
     (partition,) = store.partitions(Selection(), FILE_BYTES)
@@ -120,7 +120,7 @@ def test_what_was_rolled_back_behind_the_reader_ends_what_it_reads(
 
 
 def test_only_files_that_another_follows_are_sealed(tmp_path: Path) -> None:
-    """Files that were made in advance are not planned."""
+    """Files that were allocated in advance are not planned."""
     files = [records_of_topic(number * FILE_BYTES, 3, b"") for number in range(3)]
     for count in range(4):
         for ahead in range(3):

@@ -1,4 +1,4 @@
-"""ConsumeQueues made anew from a CommitLog."""
+"""ConsumeQueues rebuilt from a CommitLog."""
 
 import shutil
 from dataclasses import dataclass
@@ -64,7 +64,8 @@ def test_the_queues_of_a_store_with_deletions_and_retention_are_the_brokers(
     assert tree(tmp_path / "whole") == before
     assert report.queues == 6
 
-    # Now queues begin in the middle of a file; what they then are a broker says that has lost them.
+    # Now queues begin within a file. The expected files are those of a broker that rebuilt its
+    # own after they were lost.
     first, *_ = list_log(str(root))
     Path(first.uri).unlink()
     shutil.rmtree(root / "consumequeue")
@@ -102,7 +103,7 @@ def test_what_is_there_already_is_not_replaced(spark: SparkSession, tmp_path: Pa
 
 @dataclass(frozen=True)
 class LosingOldest:
-    """A log whose oldest file is deleted when a job has just planned what to read."""
+    """A log whose oldest file is deleted after a job has planned its read."""
 
     store: Path
 
@@ -130,7 +131,7 @@ def test_a_log_file_that_goes_while_it_is_read_ends_the_run_and_the_next_one_wor
 def test_a_record_that_is_missing_where_two_tasks_meet_is_told(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    # The last message of its queue: no gap in the queue's offsets shows it.
+    # The last message of its queue: its loss leaves no gap in the queue's offsets.
     root = tmp_path / "broker-a"
     owner = Owner(settings(root, commit_log_file_bytes=4096, flush=Flush.ASYNC))
     for n in range(10):

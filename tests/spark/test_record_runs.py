@@ -1,4 +1,4 @@
-"""What jobs and queries read of a log: the same with each kernel, by windows or all at once."""
+"""Jobs and queries read the same with each kernel, by windows or all at once."""
 
 import random
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def partitions_of(path: Path, content: bytes, split_bytes: int) -> list[FilePart
 
 
 def read(partitions: list[FilePartition]) -> tuple[bytes, list[int], list[object]]:
-    """All bytes, the places of all keys, and what queues get."""
+    """Return all bytes, the positions of all keys, and the entries of the queues."""
     runs: list[RecordRun] = []
 
     def noted() -> Iterator[RecordRun]:
@@ -74,7 +74,7 @@ def test_jobs_read_a_log_in_windows_as_they_read_it_at_once(seed: int, tmp_path:
 
 @pytest.mark.parametrize("choice", BOTH)
 def test_a_queue_gets_one_run_of_entries_of_many_windows(choice: str, tmp_path: Path) -> None:
-    """The broker's delayed records are among them, which the compiled kernel leaves to NumPy."""
+    """The broker's delayed records are among them; the compiled kernel leaves them to NumPy."""
     frames = bytearray()
     for number in range(200):
         record = Record(
@@ -115,7 +115,7 @@ def test_a_job_fails_at_damage_wherever_a_window_ends(seed: int, tmp_path: Path)
 
 @needs_compiled
 def test_a_window_that_ends_with_a_record_has_more_behind_it(tmp_path: Path) -> None:
-    """Records of 256 bytes; a window that is all there is has none."""
+    """Records of 256 bytes; a window that has all records is not followed by another."""
     frames = [
         encode_record(Record(topic=b"T", body=bytes(164), physical_offset=BASE + 256 * number))
         for number in range(20)
@@ -134,7 +134,7 @@ def test_a_window_that_ends_with_a_record_has_more_behind_it(tmp_path: Path) -> 
 
 
 def rows_of(partitions: list[FilePartition]) -> tuple[list[dict[str, object]], list[str]]:
-    """All columns of all records, and the damage that was told."""
+    """Return all columns of all records, and the reported damage."""
     told: list[str] = []
     batches = [
         batch

@@ -1,4 +1,4 @@
-"""What options leave out is what Spark would leave out of the columns."""
+"""The rows that options leave out are those that Spark would leave out by the columns."""
 
 import random
 from typing import Any
@@ -13,7 +13,7 @@ from rockoon_spark.records.selection import EVERYTHING, NAMED, RANGED, Range, Se
 
 @pytest.fixture(scope="module")
 def records() -> LogRecords:
-    """Few different values in each column, no two columns alike."""
+    """Return records with few different values in each column, and no two equal columns."""
     choose = random.Random(1)
     frames = [
         encode_record(

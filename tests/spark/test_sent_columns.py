@@ -214,7 +214,7 @@ async def test_a_damaged_body_is_found_only_if_the_columns_need_it(
             assert [row["queue_offset"] for row in found] == [n for n in range(6) if n not in lost]
             assert [each.start for each in damages] == [places[n] for n in lost]
             assert bool(sent) == (not lost)
-    # Another process: that one has the newest messages in memory.
+    # A new process, because the running one has the newest messages in memory.
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         for columns, lost in ((["queue_offset"], []), (["queue_offset", "body"], [2])):
             parts = ranges_of(broker, [6], random.Random(0), columns)
@@ -296,7 +296,7 @@ async def test_a_read_of_two_columns_carries_only_these_in_a_batch_for_each_mib_
         sizes = [each.message.ByteSize() for each in parts if isinstance(each, SentColumns)]
         # A piece of the log ends with its last whole record.
         assert len(sizes) == len(parts) <= -(-log_bytes // ((1 << 20) - 2000))
-        # One call reads up to 16 MiB of the log; the last one finds that nothing follows.
+        # One call reads up to 16 MiB of the log; the last call finds the end.
         assert calls <= 2
         assert 48_000 <= sum(sizes) < 50_000
         tables = [each.to_batch(columns) for each in parts if isinstance(each, SentColumns)]

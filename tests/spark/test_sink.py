@@ -1,4 +1,4 @@
-"""The rows of a DataFrame as messages of a cluster."""
+"""Rows of a DataFrame that are sent as messages to a cluster."""
 
 import pytest
 from pyspark.errors import PySparkException

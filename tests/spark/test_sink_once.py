@@ -271,7 +271,7 @@ def test_a_task_of_a_batch_write_that_spark_repeats_stores_its_rows_once(
 def copying(
     spark: SparkSession, cluster: DisposableCluster, source: str, target: str, checkpoint: Path
 ) -> None:
-    """Run a stream from one topic to another over everything there is now."""
+    """Run a stream from one topic to another over all messages that exist now."""
     rows: DataFrame = (
         spark.readStream.format("rockoon")
         .options(endpoint=cluster.nameservers[0], topics=source, startingOffsets="earliest")
@@ -295,7 +295,7 @@ def test_a_batch_of_a_stream_whose_end_was_not_recorded_stores_its_rows_once(
     connection.send_many(source, numbers(0, 150))
     copying(spark, cluster, source, target, tmp_path)
     assert count(connection, target) == 150
-    # As a driver leaves it that dies after the brokers have acknowledged the batch.
+    # The state after a driver that died when the brokers had acknowledged the batch.
     for path in (tmp_path / "commits").glob("*1*"):
         path.unlink()
     connection.send_many(source, numbers(150, 170))

@@ -1,4 +1,4 @@
-"""Stores as DataFrames."""
+"""Reads of store directories as DataFrames."""
 
 import json
 import os
@@ -85,7 +85,7 @@ def test_messages_of_a_deleted_topic_are_not_read(spark: SparkSession, store: Pa
 
 @pytest.fixture(params=["true", "false"])
 def pushdown(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[None]:
-    """Whether the session hands conditions over to sources that ask for them."""
+    """Set whether the session offers conditions to data sources that accept them."""
     setting = "spark.sql.python.filterPushdown.enabled"
     before = spark.conf.get(setting)
     spark.conf.set(setting, request.param)
@@ -210,7 +210,7 @@ def test_a_queue_without_messages_exists_by_the_topic_file_of_the_store(
     topics = {"T1": TopicConfig(topic="T1", read_queues=4, write_queues=4)}
     (copy / "config" / "topics.json").write_bytes(write_topics(TopicConfigs(topics)))
     plan()
-    # A copy of the CommitLog alone does not say which queues there are.
+    # A copy of the CommitLog alone does not contain the names of the queues.
     shutil.rmtree(copy / "config")
     shutil.rmtree(copy / "consumequeue")
     plan()
@@ -251,7 +251,7 @@ def test_a_message_whose_tag_is_damaged_is_told_by_a_read_of_any_tag(
     with pytest.raises(DamagedLog, match="checksum"):
         read(tags="TagA")
     assert read(tags="TagA", onDamage="skip") == 31
-    # Of the topic alone nothing else is looked at.
+    # A read of the topic alone reads no other file.
     assert read(tags="TagB", topics="T0") == 10
 
 
@@ -278,7 +278,7 @@ def test_a_worker_that_is_killed_while_it_reads_is_replaced(
 ) -> None:
     marker = tmp_path / "killed"
 
-    # Spark's workers get these by value.
+    # Spark's workers receive these functions by value.
     class DyingReader(LogReader):
         def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
             for batch in super().read(partition):

@@ -1,4 +1,4 @@
-"""Streams from and to a cluster, by Spark."""
+"""Spark streams from a cluster and to a cluster."""
 
 import os
 import signal
@@ -41,11 +41,11 @@ def lag(connection: Cluster, group: str) -> int:
 
 
 class Kept:
-    """A sink that takes each batch once, as an idempotent one does.
+    """An idempotent sink: it keeps each batch once.
 
     Attributes:
-        batches: the numbers in each, by its id.
-        failing: the id of a batch that fails.
+        batches: numbers of each batch, by batch id.
+        failing: id of a batch that fails.
     """
 
     def __init__(self, checkpoint: Path) -> None:
@@ -60,7 +60,7 @@ class Kept:
             raise RuntimeError("the sink fails")
 
     def run(self, frame: DataFrame) -> None:
-        """Everything there is now."""
+        """Run the stream over all messages that exist now."""
         writer = frame.writeStream.foreachBatch(self.take).trigger(availableNow=True)
         writer = writer.option("checkpointLocation", str(self._checkpoint))
         patiently(lambda: writer.start().awaitTermination())
@@ -80,7 +80,7 @@ def test_runs_over_what_is_available_go_on_from_one_another_and_the_group_has_no
     options = {"topics": topic, "consumerGroup": group, "maxOffsetsPerTrigger": 400}
     kept.run(stream(spark, cluster, **options))
     assert [len(batch) for batch in kept.batches.values()] == [400, 400, 200]
-    # The last batch as well, for which Spark calls no commit.
+    # Also the last batch, for which Spark does not call `commit`.
     assert lag(connection, group) == 0
     connection.send_many(topic, numbers(1000, 1010))
     assert lag(connection, group) == 10
@@ -109,7 +109,7 @@ def test_a_batch_counts_when_it_ends_if_a_listener_is_told(
 
     query = patiently(first_batch)
     try:
-        # Spark looks again in an hour.
+        # Spark's next trigger is in an hour.
         wait_until(lambda: not lag(connection, group), "the commit of a batch")
     finally:
         query.stop()
@@ -130,7 +130,7 @@ def test_a_batch_that_failed_comes_again_as_it_was_and_is_not_committed_before(
     assert lag(connection, group) == 100
     connection.send_many(topic, numbers(100, 150))
     kept.failing = None
-    # Other options change nothing about it.
+    # Other options do not change this.
     kept.run(stream(spark, cluster, topics=topic, consumerGroup=group, startingOffsets="latest"))
     assert kept.batches == {0: list(range(100)), 1: list(range(100, 150))}
     assert lag(connection, group) == 0
@@ -207,7 +207,7 @@ def test_a_batch_of_a_sink_that_failed_is_sent_again(
         run("nowhere")
     run(target)
     bodies = [int(message.body) for message in every_message(connection, target)]
-    # At least once: what went before the failure is there again.
+    # At least once: the messages before the failure are sent again.
     assert set(bodies) == set(range(20))
     assert bodies.count(13) == 1
 
@@ -253,12 +253,12 @@ def test_a_driver_that_is_killed_in_a_batch_is_followed_by_one_that_reads_it_aga
     try:
         said = [driver.stdout.readline() for _ in range(2)]
     finally:
-        # With its JVM and all workers.
+        # The driver is killed with its JVM and all workers.
         os.killpg(driver.pid, signal.SIGKILL)
         driver.communicate()
     assert said == ["batch 0\n", "batch 1\n"]
     assert [path.name for path in tmp_path.glob("*.batch")] == ["0.batch"]
-    # The first batch was finished, the second was not.
+    # The first batch was finished, but not the second.
     assert lag(connection, group) == 250
     connection.send_many(topic, numbers(350, 400))
     kept = Kept(tmp_path / "checkpoint")

@@ -1,4 +1,4 @@
-"""A stream's batches over a real cluster, asked for as Spark does, without Spark."""
+"""Batches of a stream of a real cluster, planned and read with Spark's calls, without Spark."""
 
 import json
 import time
@@ -34,11 +34,11 @@ def connection(cluster: DisposableCluster) -> Iterator[Cluster]:
 
 
 class Played:
-    """Plays Spark: asks for a batch, reads it, and remembers where it is.
+    """Makes the calls of Spark: plans a batch, reads it, and keeps the checkpoint.
 
     Attributes:
-        offset: what the checkpoint holds.
-        planned: the last batch that was planned, start and end.
+        offset: content of the checkpoint.
+        planned: start and end of the last planned batch.
     """
 
     def __init__(self, cluster: DisposableCluster, offset: Any = None, **options: object) -> None:
@@ -55,20 +55,20 @@ class Played:
         self.reader.stop()
 
     def plan(self) -> bool:
-        """Whether there is a batch; it is then planned."""
+        """Plan a batch; return whether there is one."""
         limit = self.reader.getDefaultReadLimit()
         end = json.loads(json.dumps(self.reader.latestOffset(self.offset, limit)))
         self.planned = (self.offset, end)
         return bool(end != self.offset)
 
     def planned_backlog(self) -> int:
-        """Messages that the last plan found."""
+        """Return the number of messages that the last plan found."""
         ends = StreamOffsets.parse(self.reader.reportLatestOffset() or {"version": 2, "queues": {}})
         done = StreamOffsets.parse(self.offset).queues
         return sum(each.offset - done[queue].offset for queue, each in ends.queues.items())
 
     def run(self) -> list[int]:
-        """Read the batch that was planned; it is then finished."""
+        """Read the planned batch, which is then finished; return its numbers."""
         assert self.planned is not None
         start, end = self.planned
         partitions = self.reader.partitions(start, end)
@@ -83,11 +83,11 @@ class Played:
         return sorted(found)
 
     def batch(self) -> list[int] | None:
-        """The numbers of the next batch; None when there is none."""
+        """Return the numbers of the next batch; None if there is no batch."""
         return self.run() if self.plan() else None
 
     def batches(self) -> list[list[int]]:
-        """All batches until there is none."""
+        """Return the numbers of all batches until there is no batch."""
         return list(iter(self.batch, None))
 
 
@@ -198,7 +198,7 @@ def test_latest_is_the_moment_of_the_first_plan(
         assert stream.plan()
         planned = stream.planned
     connection.send_many(topic, numbers(10, 20))
-    # The driver died before the batch was run: the next one finds it in the checkpoint.
+    # The driver died before it ran the batch: the next driver finds it in the checkpoint.
     with Played(cluster, topics=topic) as stream:
         stream.planned = planned
         assert stream.run() == []
@@ -228,7 +228,7 @@ def test_a_batch_has_no_more_than_it_may_and_is_read_by_as_many_tasks_as_wanted(
     connection.send_many(topic, numbers(0, 3))
     with Played(cluster, stream.offset, **options, maxBytesPerTrigger=1) as stream:
         assert [len(batch) for batch in stream.batches()] == [1, 1, 1]
-    # A trigger that wants everything gets it.
+    # A trigger that reads all available messages reads it.
     connection.send_many(topic, numbers(0, 10))
     with Played(cluster, stream.offset, **options, maxOffsetsPerTrigger=1) as stream:
         stream.planned = (
@@ -289,7 +289,7 @@ def test_a_topic_that_is_deleted_ends_the_stream_or_is_left_behind(
         connection.call(connection.admin.delete_topic(topic))
         with pytest.raises(DataLost, match=r"was deleted; it was read up to offset"):
             until_all(stream, 1)
-        # Told once; then there is nothing to read.
+        # It is reported once; then there are no messages to read.
         while careless.offset["queues"]:
             assert not careless.batch()
         connection.call(connection.admin.create_topic(topic))
@@ -354,7 +354,7 @@ def test_a_broker_that_is_away_when_a_batch_is_planned_is_named(
         assert until_all(stream, 10) == list(range(10))
 
 
-# The consumer group.
+# Consumer groups.
 
 
 def test_the_group_follows_what_is_finished(
@@ -368,12 +368,12 @@ def test_the_group_follows_what_is_finished(
         assert stream.plan()
         assert lag(connection, group) == 100
         stream.run()
-        # It is finished, and Spark has not looked again.
+        # The batch is finished, and Spark has not planned another one.
         assert lag(connection, group) == 100
         assert stream.plan()
         assert lag(connection, group) == 60
         planned = stream.planned
-    # It died before that batch was read: nothing of it counts.
+    # The driver died before it read this batch: none of it counts.
     with Played(cluster, stream.offset, **options, maxOffsetsPerTrigger=40) as stream:
         stream.planned = planned
         assert len(stream.run()) == 40
@@ -464,7 +464,7 @@ def test_a_group_that_live_consumers_read_with_is_refused(
                 pytest.raises(GroupInUse, match="use another group for the stream"),
             ):
                 stream.plan()
-            # The one that runs already commits nothing over the consumer's head.
+            # The running stream commits nothing while the consumer has the group.
             with pytest.raises(GroupInUse):
                 running.plan()
         finally:
@@ -544,7 +544,8 @@ def test_a_checkpoint_of_another_source_is_refused(cluster: DisposableCluster) -
 
 
 def until_all(stream: Played, count: int) -> list[int]:
-    """What a stream brings until there are so many; routes come to it in their own time."""
+    """Return the messages of batches until there are this many; the client renews its routes
+    meanwhile."""
     found: list[int] = []
     deadline = time.monotonic() + 20.0
     while len(found) < count:

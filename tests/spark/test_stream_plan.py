@@ -1,4 +1,4 @@
-"""What a stream's next batch reads, decided without a cluster."""
+"""Plans of the next batch of a stream, without a cluster."""
 
 import json
 import random
@@ -35,7 +35,7 @@ def test_a_batch_can_be_read_again_from_what_the_checkpoint_says_of_it() -> None
     logged = StreamOffsets.parse(json.loads(json.dumps(end.to_json())))
     assert logged == end
     assert ranges(INITIAL, logged) == [BatchRange(A, 4, 10, 5), BatchRange(B, 3, 9, 5)]
-    # The next goes on there, whatever options say.
+    # The next batch continues there, whatever the options are.
     later = {**now, A: StreamQueue(5, 0, 12), C: StreamQueue(7, 0, 2)}
     found = backlog(logged, later, {})
     following = ends_after(logged, found, found.messages)
@@ -47,7 +47,7 @@ def test_without_news_there_is_no_batch() -> None:
     start = StreamOffsets({A: QueuePosition(10, 5)})
     found = backlog(start, now, {})
     assert ends_after(start, found, found.messages) is start
-    # That nothing is there to begin with is news: "latest" means this moment from now on.
+    # A queue without messages is part of the plan: "latest" means its present end from now on.
     found = backlog(INITIAL, now, {A: 10})
     assert ends_after(INITIAL, found, found.messages) == StreamOffsets(
         {A: QueuePosition(10, 5, 10)}
@@ -81,7 +81,7 @@ def test_what_was_lost_is_told_and_the_batch_says_where_it_begins_instead(
         assert not end.queues
     else:
         assert end.queues[A].first == first
-        # Told once: the place is a good one now.
+        # It is reported once: then the position is valid.
         assert not backlog(end, now, {}).losses
 
 
@@ -157,7 +157,7 @@ def test_queues_share_a_batch_by_what_they_have_and_the_small_ones_take_turns() 
     many = {MessageQueue("T", "broker-a", number): 1 for number in range(10)}
     served = {queue for turn in range(10) for queue, n in share(many, 1, turn).items() if n}
     assert len(served) == 10
-    # However much comes to the large one, the small one is read.
+    # However many messages the large queue has, the small one is read.
     assert share({A: 1_000_000, B: 1}, 100, 0)[B] == 1
 
 

@@ -1,4 +1,4 @@
-"""What a stream's tasks pull from a broker, without Spark."""
+"""Messages that a stream's tasks pull from a broker, without Spark."""
 
 import asyncio
 import random
@@ -85,7 +85,7 @@ async def test_holes_of_a_compacted_queue_are_passed_over(
             lambda: read(partition(broker, 0, 52, **only)), lambda bodies: bodies[0] == b"45"
         )
         assert found == [*bodies[45:], b"50", b"51"]
-        # A range may end, or lie, in a hole.
+        # A range may end in a hole, or consist of one.
         assert await read(partition(broker, 10, 47, **only)) == bodies[45:47]
         assert await read(partition(broker, 10, 20, **only)) == []
 
@@ -103,7 +103,7 @@ async def test_what_retention_takes_while_it_is_read_fails_the_read_or_is_left_o
             await read(partition(broker, 0, 8))
         found = await read(partition(broker, 0, 8, fails_on_data_loss=False))
         assert [int(body.rstrip(b"\0")) for body in found] == list(range(2, 8))
-        # All of it, and not more than was planned.
+        # All planned messages, and no others.
         assert await read(partition(broker, 0, 2, fails_on_data_loss=False)) == []
 
 
@@ -148,7 +148,7 @@ async def test_a_message_that_is_damaged_fails_the_read_or_is_left_out(
 ) -> None:
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         places = [(await broker.append("T", 0, b"%d" % n)).first_physical_offset for n in range(5)]
-    # Another process: this one has the newest messages in memory.
+    # A new process, because the running one has the newest messages in memory.
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         with (tmp_path / "commitlog" / f"{0:020d}").open("r+b") as log:
             log.seek(places[2] + 4)

@@ -1,4 +1,4 @@
-"""Logs whose store times go back, because a clock was wrong for long, as Spark reads them."""
+"""Spark's reads of logs whose store times decrease, because a clock was wrong for long."""
 
 import asyncio
 import random
@@ -26,7 +26,7 @@ YEAR_MS = 365 * 86_400_000
 
 
 def some_wrong_years(owner: Indexed, choose: random.Random) -> None:
-    """Messages of a day, of a year after it that was wrong, and of the days that followed."""
+    """Append messages of a day, of a year with a wrong clock, and of the following days."""
     for set_by_ms in (0, YEAR_MS, -YEAR_MS, 0, 2 * YEAR_MS, -2 * YEAR_MS):
         owner.look_at_clock(set_by_ms)
         owner.send_random(choose, 40)
@@ -42,7 +42,7 @@ def stored_ms(partitions: Sequence[LogPartition], wanted: Selection) -> list[int
 
 
 def check_ranges(cut: Callable[[Selection], Sequence[LogPartition]]) -> None:
-    """What is selected by times is found, and not everything is read for it."""
+    """Check that reads by time find all messages, and do not read the whole log."""
     everything = cut(EVERYTHING)
     times = stored_ms(everything, EVERYTHING)
     assert sum(after < before for before, after in pairwise(times)) == 2
@@ -138,6 +138,6 @@ def test_a_wrong_year_does_not_keep_a_compaction_back(tmp_path: Path, seed: int)
         time_ms = keys[-1][2] - 1000 * lag_s
         place = first_stored_after(partitions, time_ms, end)
         early = [physical for physical, stored in records if stored <= time_ms]
-        # What is compacted was stored long enough ago, and not only what was before the years.
+        # Compaction includes old messages after the years with the wrong clock, too.
         assert all(physical <= early[-1] for physical, _ in records if physical < place)
         assert lag_s > 15 or place > today

@@ -42,7 +42,7 @@ async def nameserver() -> AsyncIterator[BrokerRoutes]:
 
 @pytest.fixture(autouse=True)
 def cheap_queues(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The logs of these tests are short."""
+    """Make calls for queues cheap, because the logs of these tests are short."""
     monkeypatch.setattr(topic_plan, "_QUEUE_COST", 0)
 
 
@@ -120,7 +120,7 @@ async def test_reads_by_queue_and_by_log_have_the_rows_of_the_whole_log(
             time_range = Range(low * 1000 - chance.randrange(2), high * 1000 + 1)
             if chance.random() < 0.5:
                 selection = selection.ranged("store_time", time_range)
-            # The whole log, of which the reader selects the rows.
+            # The whole log; the reader selects the rows.
             live = LiveCluster(nameserver.address)
             whole = await asyncio.to_thread(
                 live.partitions_of, "broker-a", broker.address, selection, 5000
@@ -162,7 +162,7 @@ async def test_a_rare_topic_and_the_end_of_a_queue_carry_only_their_messages(
         found = await rows_of(nameserver, replace(of_topics("common"), starts=starts))
         assert 0 < len(found) <= 240
         assert carried < len(found) * 1300
-        # By log, because this is most of it.
+        # By log, because the topics are most of it.
         carried = 0
         starts = {("common", "", queue): 200 for queue in range(3)}
         found = await rows_of(nameserver, replace(of_topics("common"), starts=starts))
@@ -178,7 +178,7 @@ async def test_a_topic_with_more_queues_than_a_call_may_name_is_read(
         await broker.append("common", 0, *[bytes(9)] * 50)
         for queue in (0, 4095, 4096, 4999):
             await broker.append("wide", queue, b"%d" % queue)
-        # A call for each queue costs more than this log.
+        # A call for each queue costs more than reading this log.
         for queue_cost, expected in ((0, QueuesPartition), (20, BrokerPartition)):
             monkeypatch.setattr(topic_plan, "_QUEUE_COST", queue_cost)
             partitions = await plan(nameserver, of_topics("wide"))

@@ -15,7 +15,7 @@ from spark.test_spark_version import declared
 
 from bench.compare.programs import CACHE, ROOT, is_made, mark, run
 
-# A DataFrame, as a program makes it that has its own session.
+# A program creates a DataFrame in its own session.
 REFUSED = """
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
@@ -25,14 +25,14 @@ spark.read.format("rockoon").option("path", "/").load()
 
 
 def released() -> list[Version]:
-    """The released versions of PySpark, ascending."""
+    """Return the released versions of PySpark, ascending."""
     said = run([sys.executable, "-m", "pip", "index", "versions", "pyspark"])
     (line,) = re.findall(r"^Available versions: (.*)$", said, re.MULTILINE)
     return sorted(map(Version, line.split(", ")))
 
 
 def environment_of(wanted: Version) -> dict[str, str]:
-    """Variables with which Python finds a version before the installed one."""
+    """Return variables with which Python finds a version before the installed one."""
     paths = [str(ROOT / "spark")]
     if wanted != Version(version("pyspark")):
         folder = CACHE / f"pyspark-{wanted}"
@@ -47,7 +47,7 @@ def environment_of(wanted: Version) -> dict[str, str]:
 
 
 def result_of(wanted: Version) -> tuple[str, bool]:
-    """What pytest says at the end of tests/spark, and whether no test failed."""
+    """Return the last line of pytest for tests/spark, and whether no test failed."""
     command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "tests/spark"]
     ended = subprocess.run(
         command, cwd=ROOT, env=environment_of(wanted), stdout=subprocess.PIPE, text=True
@@ -58,7 +58,7 @@ def result_of(wanted: Version) -> tuple[str, bool]:
 
 
 def refusal_of(wanted: Version) -> str:
-    """The sentence with which a version is refused, or "" if it is not."""
+    """Return the sentence with which a version is refused, or "" if it is accepted."""
     ended = subprocess.run(
         [sys.executable, "-c", REFUSED],
         env=environment_of(wanted) | {"PYSPARK_PYTHON": sys.executable},

@@ -1,4 +1,4 @@
-"""Spark's processes in a test's hands: drivers that can be killed, Python workers."""
+"""Processes of Spark in tests: drivers that can be killed, and Python workers."""
 
 import os
 import resource
@@ -18,18 +18,18 @@ from pyspark.errors import StreamingQueryException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-# Looking without a pause would take the processor from what is looked for.
+# Checks without a pause would take processor time from the job.
 LOOK_SECONDS = 0.002
 TESTS = Path(__file__).parent.parent
-# What runs for seconds only is not worth compiling well: two fifths of a session's processor time.
+# Java that runs for seconds needs no optimised code: this saves two fifths of a session's CPU.
 BRIEF_JAVA = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
-    # Nor does Java have to check Spark's classes.
+    # Java need not verify Spark's classes.
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
 # Java searches 280 archives in their order. Most classes of a session are in these.
 _ARCHIVES_FIRST = ("scala-library", "spark-catalyst_", "spark-sql", "spark-core_", "spark-common-")
-# Nor is Java worth writing that runs once.
+# Spark need not generate Java code for queries that run once.
 BRIEF_SETTINGS = {
     "spark.driver.extraJavaOptions": BRIEF_JAVA,
     "spark.driver.extraClassPath": os.pathsep.join(
@@ -40,12 +40,12 @@ BRIEF_SETTINGS = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-# Where Python finds how Spark's processes save themselves work.
+# Directories with the modules that make Spark's Python processes start faster.
 BRIEF_PYTHON = os.pathsep.join(
     # The second directory has pyspark_rockoon, however the packages are installed.
     [str(Path(__file__).with_name("spark_python")), str(TESTS.parent / "spark")]
 )
-# A stream's Python has ten seconds to import PySpark, which no setting of Spark's changes.
+# The Python process of a stream must connect within ten seconds; Spark has no setting for it.
 _WORKER_LATE = "Python worker failed to connect back"
 _STARTS_MAX = 10
 
@@ -53,11 +53,11 @@ T = TypeVar("T")
 
 
 def patiently(run: Callable[[], T]) -> T:
-    """Run a stream; again, from its checkpoint, as long as nothing was wrong but that a busy
-    machine had no time for its Python worker.
+    """Run a stream. If its Python worker started too late, because the machine is busy, the stream
+    runs again from its checkpoint.
 
     Raises:
-        StreamingQueryException: anything else was wrong.
+        StreamingQueryException: the stream failed with another error.
     """
     for _ in range(_STARTS_MAX - 1):
         try:
@@ -69,8 +69,13 @@ def patiently(run: Callable[[], T]) -> T:
 
 
 def run_driver(spark: SparkSession, script: str) -> int:
-    """Run a script as another driver of a session's Spark, so that only Python has to start; return
-    its status. What is in `tests` can be imported; its session is `attached()`."""
+    """Run a script as another driver in a session's Java, so that only Python starts.
+
+    The script can import modules of `tests`, and its session is `attached()`.
+
+    Returns:
+        Its exit status.
+    """
     parameters = spark.sparkContext._gateway.gateway_parameters
     environment = os.environ | {
         "PYSPARK_GATEWAY_PORT": str(parameters.port),
@@ -90,7 +95,7 @@ def run_driver(spark: SparkSession, script: str) -> int:
 
 
 def attached() -> SparkSession:
-    """The session of a script that `run_driver` runs."""
+    """Return the session of a script that `run_driver` runs."""
     gateway = launch_gateway()
     java = gateway.jvm.JavaSparkContext(gateway.jvm.org.apache.spark.SparkContext.getOrCreate())
     context = SparkContext(conf=SparkConf(_jconf=java.getConf()), gateway=gateway, jsc=java)
@@ -98,18 +103,18 @@ def attached() -> SparkSession:
 
 
 def python_workers(spark: SparkSession) -> list[int]:
-    """Process ids of the Python workers that live."""
+    """Return the process ids of the running Python workers."""
     return [pid for daemon in _daemons(spark) for pid in children(daemon)]
 
 
 def failed_tasks(spark: SparkSession) -> int:
-    """How many attempts at tasks have failed since the session began."""
+    """Return how many attempts at tasks have failed since the session began."""
     executors = spark._jsc.sc().statusStore().executorList(False)
     return sum(int(executors.apply(number).failedTasks()) for number in range(executors.size()))
 
 
 def kill_workers(spark: SparkSession, job: threading.Thread, is_amid: Callable[[], bool]) -> None:
-    """Kill the Python workers that live once a job is in its midst, until a task failed with one.
+    """Kill the running Python workers during a job, until one of its tasks has failed.
 
     Args:
         spark: the session.
@@ -117,7 +122,8 @@ def kill_workers(spark: SparkSession, job: threading.Thread, is_amid: Callable[[
         is_amid: whether some tasks have ended, and others have not.
     """
     failed = failed_tasks(spark)
-    # A worker may have been at none; and a task is tried four times, so it outlives three kills.
+    # A worker may be idle, so one kill may not be enough; a task has four attempts, so three kills
+    # do not end the job.
     for _ in range(3):
         while job.is_alive() and not is_amid():
             job.join(LOOK_SECONDS)
@@ -148,8 +154,8 @@ def stopped_daemon(spark: SparkSession) -> Iterator[None]:
 
 @contextmanager
 def workers_with_small_files(spark: SparkSession, bytes_max: int) -> Iterator[None]:
-    """Let no file that a Python worker writes grow beyond some bytes, as if the disk were full."""
-    # Workers are forked by a daemon, which begins with the first of them.
+    """Limit the size of files that Python workers write, as if the disk were full."""
+    # A daemon forks the workers; it starts with the first of them.
     spark.range(1).mapInArrow(lambda batches: batches, "id long").collect()
     former = {}
     for pid in [*_daemons(spark), *python_workers(spark)]:
@@ -168,11 +174,11 @@ def workers_with_small_files(spark: SparkSession, bytes_max: int) -> Iterator[No
 
 
 def children(parent: int) -> list[int]:
-    """Process ids of a process's children."""
+    """Return the process ids of a process's children."""
     found = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
-            # The name, in brackets, may have spaces.
+            # The name, in parentheses, may contain spaces.
             fields = status.read_text().rpartition(")")[2].split()
         except OSError:
             continue
@@ -182,7 +188,7 @@ def children(parent: int) -> list[int]:
 
 
 def command_of(pid: int) -> str:
-    """Program and arguments of a process, "" if it is gone."""
+    """Return program and arguments of a process; "" if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
     except OSError:

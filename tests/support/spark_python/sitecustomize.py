@@ -1,4 +1,4 @@
-"""Spark's Python processes in tests, without what they spend on nothing; Python runs it first."""
+"""Makes Spark's Python processes start faster in tests; Python runs this module first."""
 
 import gc
 import importlib
@@ -15,8 +15,8 @@ modules = 0
 
 
 def collect_new() -> int:
-    """Look for garbage, as a worker does behind each task, but not again and again among all that
-    modules consist of: that takes longer than a test's task."""
+    """Collect garbage, as a worker does after each task, but traverse the objects of modules only
+    once: a collection of all of them takes longer than a test's task."""
     global modules
     found = collect()
     if len(sys.modules) != modules:
@@ -27,7 +27,7 @@ def collect_new() -> int:
 
 gc.collect = collect_new  # type: ignore[assignment]
 
-# By default, the imports of a process start fifty collections, which find nothing.
+# By default, the imports of a process cause fifty collections without a result.
 gc.set_threshold(50_000)
 # A daemon forks a worker for each plan of a read, and for each task that finds no idle worker.
 if "pyspark.daemon" in sys.orig_argv:
