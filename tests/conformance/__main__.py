@@ -1,7 +1,7 @@
-"""`make conformance`: RocketMQ's official clients, unmodified, against the gateway and its judge.
+"""`make conformance`: RocketMQ's official clients, unmodified, against the gateway and a reference.
 
-The judge is RocketMQ's own proxy. Each scenario is written once and played by clients of each
-language; docs/measurements/gateway-matrix.md shows the last whole run of each language and target.
+The reference is RocketMQ's own proxy. Each scenario is written once and runs with clients of each
+language; docs/measurements/gateway-matrix.md has the last whole run of each language and target.
 A client that this machine cannot run is skipped by name. Exit status 1 if a scenario fails on the
 gateway and is not a known fault of its client (`known_faults.py`), or if a known fault has passed.
 With --tls no page is changed.
@@ -47,7 +47,7 @@ def arguments() -> argparse.Namespace:
 
 
 def prepared(names: Sequence[str]) -> tuple[list[Prepared], dict[str, str]]:
-    """Clients that can be had here, and why the others cannot."""
+    """Return the clients that can run here, and why the others cannot."""
     found: list[Prepared] = []
     skipped: dict[str, str] = {}
     for name in names:
@@ -63,7 +63,7 @@ def prepared(names: Sequence[str]) -> tuple[list[Prepared], dict[str, str]]:
 def run_target(
     name: str, clients: Sequence[Prepared], given: argparse.Namespace, folder: Path, run: Progress
 ) -> list[str]:
-    """Play all scenarios on one target; returns what fails the run.
+    """Run all scenarios on one target; return the sentences that make the run fail.
 
     Raises:
         Stopped: the run was interrupted.

@@ -1,9 +1,9 @@
-"""A client program of some language: a child that is told by lines of JSON what to do.
+"""A client program in some language: a child process that receives requests as lines of JSON.
 
-A line to it is one request, `{"do": "send", ...}`; it answers each with one line, `> {...}`: a
-result, `{"error": text}`, or `{"unsupported": text}`. A line `* {...}` comes when it likes: a
-message that a push consumer got, or a transaction that it was asked about. What else it prints
-is its library's, and passed over. It ends with its input.
+A request is one line, `{"do": "send", ...}`; the program answers each with one line, `> {...}`: a
+result, `{"error": text}`, or `{"unsupported": text}`. A line `* {...}` is an event at any time: a
+message that a push consumer received, or a check of a transaction. All other output is of the
+library, and is ignored. The program ends when its input ends.
 """
 
 import json
@@ -24,24 +24,24 @@ TAIL_CHARACTERS = 2000
 
 
 class ClientFailed(Exception):
-    """A client says that a call failed; the text says why."""
+    """A call of the client failed; the text has the client's error."""
 
 
 class ClientGone(ClientFailed):
-    """It has ended, or does not answer: it can be asked for nothing more."""
+    """The client has ended, or does not answer: no further request is possible."""
 
 
 class NotOffered(Exception):
-    """A client's library has no such call; the text says so."""
+    """The client's library has no such call; the text is the client's sentence about it."""
 
 
 class ClientProcess:
-    """One client program. Answers in turn; messages of push consumers are kept as they come.
+    """One client program. Requests are answered one at a time; events are stored as they arrive.
 
     Args:
         command: program and arguments.
-        environment: all of it.
-        log: where goes what it prints about failures.
+        environment: all variables of the program.
+        log: file for its error output.
     """
 
     def __init__(
@@ -85,12 +85,12 @@ class ClientProcess:
         self._answers.put(None)
 
     def ask(self, do: str, seconds_max: float = ANSWER_SECONDS_MAX, **given: Any) -> dict[str, Any]:
-        """Have it do one thing, and return what it answers.
+        """Send a request, and return its answer.
 
         Raises:
-            ClientFailed: its library raised.
-            ClientGone: it ended, or did not answer in time.
-            NotOffered: its library cannot do that.
+            ClientFailed: the library raised an error.
+            ClientGone: the program ended, or did not answer in time.
+            NotOffered: the library has no such call.
         """
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
@@ -109,14 +109,15 @@ class ClientProcess:
         return answer
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        """What came of a kind, so far; `at` is when, by the monotonic clock."""
+        """Return the events of a kind so far; `at` is their time on the monotonic clock."""
         with self._came:
             return [event for event in self._events if event["event"] == kind]
 
     def wait_events(
         self, kind: str, is_enough: Callable[[list[dict[str, Any]]], bool], seconds_max: float
     ) -> list[dict[str, Any]]:
-        """Events of a kind, once they are enough, the program has ended, or time is over."""
+        """Return the events of a kind when there are enough, the program has ended, or the time
+        limit is reached."""
         deadline = time.monotonic() + seconds_max
         with self._came:
             while True:
@@ -132,7 +133,7 @@ class ClientProcess:
         return f"status {self._process.poll()}: {' '.join(said.split())}"
 
     def kill(self) -> None:
-        """End it at once, with all that it started; nothing is told to the server."""
+        """Kill the program and all its children; the server is not informed."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

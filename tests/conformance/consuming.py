@@ -1,4 +1,4 @@
-"""What consumers are asked for."""
+"""Scenarios of consumers."""
 
 import time
 
@@ -15,12 +15,12 @@ from conformance.scene import (
 )
 
 RETRY_MS = 1000
-# After so long without a heartbeat RocketMQ's proxy gives a client up, at the latest.
+# RocketMQ's proxy removes a client after at most this time without a heartbeat.
 SILENCE_SECONDS_MAX = 180.0
 
 
 def unacknowledged(scene: Scene) -> None:
-    """Of a batch, what was not acknowledged comes again, and nothing else, as attempt two."""
+    """Only the messages of a batch without an acknowledgement are delivered again, as attempt 2."""
     topic, group = scene.topic(), scene.group()
     sender, receiver = scene.sender(topic), scene.receiver(topic, group)
     sent = {sender.send(f"m{number}")["id"] for number in range(12)}
@@ -37,7 +37,8 @@ def unacknowledged(scene: Scene) -> None:
 
 
 def change_invisible(scene: Scene) -> None:
-    """A message comes again when its changed time is over, neither before nor at the first one."""
+    """A message is delivered again when its changed invisible time ends, not before and not at the
+    former time."""
     topic, group = scene.topic(), scene.group()
     sender, receiver = scene.sender(topic), scene.receiver(topic, group)
     sender.send("patient")
@@ -53,7 +54,7 @@ def change_invisible(scene: Scene) -> None:
 
 
 def late_acknowledgement(scene: Scene) -> None:
-    """An acknowledgement after the invisible time is refused, and the message comes again."""
+    """An acknowledgement after the invisible time is refused; the message is delivered again."""
     topic, group = scene.topic(), scene.group()
     sender, receiver = scene.sender(topic), scene.receiver(topic, group)
     sender.send("late")
@@ -69,7 +70,7 @@ def late_acknowledgement(scene: Scene) -> None:
 
 
 def tag_filter(scene: Scene) -> None:
-    """A consumer gets what its tags select."""
+    """A consumer receives the messages that its tags select."""
     topic, group = scene.topic(), scene.group()
     sender, receiver = scene.sender(topic), scene.receiver(topic, group, tag="red||blue")
     for tag in ("red", "green", "blue", "greenish"):
@@ -80,7 +81,7 @@ def tag_filter(scene: Scene) -> None:
 
 
 def sql_filter(scene: Scene) -> None:
-    """A consumer gets what its expression selects."""
+    """A consumer receives the messages that its expression selects."""
     topic, group = scene.topic(), scene.group()
     sql = "(price > 10 AND colour = 'red') OR TAGS = 'always'"
     sender, receiver = scene.sender(topic), scene.receiver(topic, group, sql=sql)
@@ -93,7 +94,7 @@ def sql_filter(scene: Scene) -> None:
 
 
 def dead_letters(scene: Scene) -> None:
-    """After its last attempt a message lies in the group's dead letter topic."""
+    """After its last attempt a message is in the group's dead letter topic."""
     topic, group = scene.topic(), scene.group(retries_max=1)
     sender, receiver = scene.sender(topic), scene.receiver(topic, group)
     sent = sender.send("poison", keys=["k"])
@@ -105,10 +106,10 @@ def dead_letters(scene: Scene) -> None:
 
 
 def _expect_dead(scene: Scene, group: str, receiver: Receiver | None, wanted: str) -> None:
-    """Wait for a message in a group's dead letter topic, which is made with its first one.
+    """Wait for a message in a group's dead letter topic, which is created with its first message.
 
     Args:
-        receiver: of the group, if somebody has to ask before RocketMQ buries it.
+        receiver: of the group; None if RocketMQ needs no receive to move the message there.
     """
     readers = scene.group()
     deadline = time.monotonic() + ARRIVAL_SECONDS_MAX
@@ -129,7 +130,7 @@ def _expect_dead(scene: Scene, group: str, receiver: Receiver | None, wanted: st
 
 
 def shared(scene: Scene) -> None:
-    """Two consumers of a group get each message once between them."""
+    """Two consumers of a group receive each message once between them."""
     topic, group = scene.topic(), scene.group()
     sender = scene.sender(topic)
     other = scene.client()
@@ -146,7 +147,7 @@ def shared(scene: Scene) -> None:
 
 
 def unmade_group(scene: Scene) -> None:
-    """A unknown group is created reads a young topic from its beginning."""
+    """An unknown group is created, and reads a new topic from its beginning."""
     topic = scene.topic()
     sender = scene.sender(topic)
     sender.send("before")
@@ -155,7 +156,7 @@ def unmade_group(scene: Scene) -> None:
 
 
 def restart(scene: Scene) -> None:
-    """Producer and consumer go on when the server is back; nothing is lost."""
+    """Producer and consumer continue after a restart of the server; no message is lost."""
     topic, group = scene.topic(), scene.group()
     sender, receiver = scene.sender(topic), scene.receiver(topic, group)
     for number in range(3):
@@ -172,12 +173,13 @@ def restart(scene: Scene) -> None:
         for message in until_done(receiver.receive):
             receiver.acknowledge(message)
             seen.add(message["body"])
-    # A producer that heard no answer may have sent it twice; what was acknowledged stays away.
+    # A producer without an answer may have sent a message twice. Acknowledged messages must not
+    # be delivered again.
     expect(seen, wanted, "received after the restart")
 
 
 def push(scene: Scene) -> None:
-    """A push consumer's listener gets each message, once."""
+    """A push consumer's listener receives each message once."""
     topic, group = scene.topic(), scene.group()
     sender = scene.sender(topic)
     listener = scene.listener(topic, group)
@@ -190,7 +192,7 @@ def push(scene: Scene) -> None:
 
 
 def push_retry(scene: Scene) -> None:
-    """A message whose listener failed comes again, as attempt two; the others do not."""
+    """A message whose listener failed is delivered again, as attempt 2; other messages are not."""
     topic, group = scene.topic(), scene.group()
     sender = scene.sender(topic)
     listener = scene.listener(topic, group, fails=1, failing="bad")
@@ -203,7 +205,7 @@ def push_retry(scene: Scene) -> None:
 
 
 def push_fifo(scene: Scene) -> None:
-    """A FIFO push consumer keeps the order of a message group although one fails at first."""
+    """A FIFO push consumer keeps the order of a message group although one message fails first."""
     topic, group = scene.topic("FIFO"), scene.group(fifo=True)
     sender = scene.sender(topic)
     for number in range(5):
@@ -214,7 +216,7 @@ def push_fifo(scene: Scene) -> None:
 
 
 def push_dead_letters(scene: Scene) -> None:
-    """What a push consumer's listener fails with too often is a dead letter."""
+    """A message with which a push consumer's listener fails too often becomes a dead letter."""
     topic, group = scene.topic(), scene.group(retries_max=1)
     sender = scene.sender(topic)
     listener = scene.listener(topic, group, fails=100)
@@ -225,7 +227,7 @@ def push_dead_letters(scene: Scene) -> None:
 
 
 def push_killed(scene: Scene) -> None:
-    """What a killed push consumer had in hand comes to another one."""
+    """The messages of a killed push consumer are delivered to another one."""
     topic, group = scene.topic(), scene.group()
     sender = scene.sender(topic)
     doomed = scene.client()
@@ -239,7 +241,7 @@ def push_killed(scene: Scene) -> None:
 
 
 def push_restart(scene: Scene) -> None:
-    """A push consumer goes on when the server is back."""
+    """A push consumer continues after a restart of the server."""
     topic, group = scene.topic(), scene.group()
     sender = scene.sender(topic)
     listener = scene.listener(topic, group)

@@ -12,14 +12,14 @@ from conformance.running import FAILED, OK, Outcome
 from conformance.target import Target
 
 PAGE = ROOT / "docs" / "use" / "gateway-clients.md"
-# What the page says, and what each run replaces by what there is.
+# Texts of the page, and their replacements for a run.
 ENDPOINT = "127.0.0.1:8081"
 TOPIC, GROUPS = "orders", ("billing", "shipping")
 SECONDS_MAX = 300.0
 
 
 def programs() -> Mapping[str, str]:
-    """The page's programs, by the language of their fence."""
+    """Return the page's programs, by the language of their fence."""
     blocks: list[tuple[str, str]] = re.findall(
         r"^```(\w+)\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE
     )
@@ -48,7 +48,7 @@ def java(text: str) -> Sequence[object]:
 
 
 def node(text: str) -> Sequence[object]:
-    # It finds its library beside itself.
+    # The program finds its library in its own directory.
     program = CACHE / "node" / "orders.js"
     program.write_text(text)
     return ["node", program]
@@ -64,7 +64,7 @@ def go(text: str) -> Sequence[object]:
 
 
 def rust(text: str) -> Sequence[object]:
-    # Beside the scenarios' client, whose libraries are compiled.
+    # In the directory of the scenarios' client, whose libraries are compiled.
     source = CACHE / "rust" / "examples" / "orders.rs"
     source.parent.mkdir(exist_ok=True)
     source.write_text(text)
@@ -83,7 +83,7 @@ MADE: Mapping[str, tuple[str, Callable[[str], Sequence[object]]]] = {
 
 
 def prepare(target: Target) -> None:
-    """Make the topic and the groups that the page has made before."""
+    """Create the topic and the groups that the page has created before."""
     target.make_topic(TOPIC, "NORMAL")
     for group in GROUPS:
         target.make_group(group, fifo=False, retries_max=None)
@@ -93,9 +93,9 @@ def play(target: Target, client: Prepared, folder: Path) -> Outcome:
     """Run one language's program.
 
     Args:
-        target: with the topic and the groups.
-        client: prepared, so that its library is there.
-        folder: for what its library logs.
+        target: has the topic and the groups.
+        client: prepared, so that its library is installed.
+        folder: for the library's log.
     """
     fence, made = MADE[client.language]
     text = programs()[fence]
@@ -124,11 +124,11 @@ def play(target: Target, client: Prepared, folder: Path) -> Outcome:
 
 
 def failures(target: Target, clients: Sequence[Prepared], folder: Path) -> list[str]:
-    """Run the program of each language; returns what did not go as the page says."""
+    """Run the program of each language; return the differences from the page."""
     prepare(target)
     found = []
     for client in clients:
-        # Languages that the page has no program for, have none.
+        # The page has no program in some languages.
         if client.language in MADE:
             outcome = play(target, client, folder / f"{client.language}-documents")
             print(f"{outcome.kind:12}{client.language:8} {PAGE.name}  {outcome.said}", flush=True)

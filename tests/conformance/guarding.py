@@ -1,4 +1,4 @@
-"""What a server with a guard is asked for."""
+"""Scenarios of a server that requires signatures."""
 
 from typing import Any
 

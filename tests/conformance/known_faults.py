@@ -1,5 +1,5 @@
-"""What fails and is the client's own fault: named here, so that a run fails on anything else, and
-also when one of these works at last.
+"""Known faults of clients: a run fails on any other fault, and also if one of these no longer
+occurs.
 """
 
 from collections.abc import Mapping
@@ -22,15 +22,15 @@ KNOWN_FAULTS: Mapping[tuple[str, str], str] = {
     ("Rust", "signed calls over TLS"): "Rust's client 5.0.0 cannot connect with TLS",
 }
 
-# Whose programs do not learn that an acknowledgement was refused, for the reason above.
+# For the reason above, these programs do not learn that an acknowledgement was refused.
 BLIND = ("Go",)
 
 
 def unexpected(outcomes: Outcomes) -> list[str]:
-    """What a run against Rockoon's gateway has to fail for, in sentences.
+    """Return the sentences for which a run against Rockoon's gateway fails.
 
     Args:
-        outcomes: of the scenarios that were played.
+        outcomes: of all scenarios of the run.
     """
     found = []
     for language, mine in outcomes.items():

@@ -1,6 +1,6 @@
-"""RocketMQ's official clients: how each is fetched, and how our program over it is run.
+"""RocketMQ's official clients: how each is installed, and how our program with it is run.
 
-What a machine cannot have is named with its reason, never passed over.
+A client that a machine cannot run is named with the reason.
 """
 
 import os
@@ -15,7 +15,7 @@ from bench.compare.programs import ROOT, NotHere, is_made, mark, maven, run
 
 SOURCES = Path(__file__).parent / "clients"
 CACHE = ROOT / ".conformance"
-# Installation of the C++ client, which no registry has.
+# Installation of the C++ client, which no package registry has.
 CPP_PREFIX = "ROCKETMQ_CPP"
 
 
@@ -24,7 +24,7 @@ class Prepared:
     """A client program that can be started.
 
     Attributes:
-        language: heads its column.
+        language: title of its column.
         version: of the library.
         command: program and arguments.
     """
@@ -34,13 +34,13 @@ class Prepared:
     command: Sequence[object]
 
     def environment(self, home: Path) -> Mapping[str, str]:
-        """All that the program sees of ours; its library logs below its home."""
+        """Return all variables of the program; its library writes logs below `home`."""
         home.mkdir(parents=True, exist_ok=True)
         return {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8"}
 
 
 def java_classes(source: Path, libraries: Path, folder: Path) -> Path:
-    """The classes of one Java program."""
+    """Compile one Java program, and return the directory of its classes."""
     marker = folder / source.name
     if not is_made(marker, source.read_bytes()):
         shutil.rmtree(folder, ignore_errors=True)
@@ -70,7 +70,7 @@ def node() -> Prepared:
         quiet = ("--ignore-scripts", "--no-package-lock", "--no-audit", "--no-fund", "--silent")
         run(["npm", "install", "--prefix", folder, *quiet])
         mark(marker, wanted.read_bytes())
-    # It finds its library beside itself.
+    # The program finds its library in its own directory.
     shutil.copy(SOURCES / "node" / "client.js", folder)
     version = wanted.read_text().partition('nodejs": "')[2].partition('"')[0]
     return Prepared("Node.js", version, ["node", folder / "client.js"])
@@ -89,10 +89,10 @@ def java() -> Prepared:
 
 
 def _built(name: str, inputs: Sequence[str], build: Callable[[Path], None], more: str = "") -> Path:
-    """A folder below the cache with copies of a client's sources, built where they changed.
+    """Return a folder below the cache with copies of a client's sources, built if they changed.
 
     Args:
-        more: what else it is built of.
+        more: further inputs of the build.
     """
     folder, sources = CACHE / name, SOURCES / name
     content = b"".join((sources / each).read_bytes() for each in inputs) + more.encode()

@@ -1,4 +1,4 @@
-"""What consumers of lite topics, and of topics with priorities, are asked for."""
+"""Scenarios of consumers of lite topics, and of topics with priorities."""
 
 import time
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ from conformance.scene import (
 
 
 def of_lite_topic(messages: Sequence[Message], lite_topic: str) -> list[str]:
-    """Bodies of the messages of one lite topic, in the order in which they came."""
+    """Return the bodies of the messages of one lite topic, in the order of their arrival."""
     return [message["body"] for message in messages if message["lite"] == lite_topic]
 
 
 def push(scene: Scene) -> None:
-    """A listener gets the messages of the lite topics that it subscribes to, each in order."""
+    """A listener receives the messages of the lite topics that it subscribes to, each in order."""
     topic = scene.topic("LITE")
     group = scene.group(fifo=True, lite_parent=topic)
     sender, listener = scene.sender(topic), scene.lite_listener(topic, group)
@@ -39,7 +39,7 @@ def push(scene: Scene) -> None:
 
 
 def push_retry(scene: Scene) -> None:
-    """A message whose listener failed comes again before the next one of its lite topic."""
+    """A message whose listener failed is delivered again before the next one of its lite topic."""
     topic = scene.topic("LITE")
     group = scene.group(fifo=True, lite_parent=topic)
     sender = scene.sender(topic)
@@ -51,7 +51,7 @@ def push_retry(scene: Scene) -> None:
 
 
 def hand_over(scene: Scene) -> None:
-    """Who subscribes after another one of the group goes on where that one was."""
+    """A later subscriber of a group continues where the former subscriber was."""
     topic = scene.topic("LITE")
     group = scene.group(fifo=True, lite_parent=topic)
     sender, first = scene.sender(topic), scene.lite_listener(topic, group)
@@ -66,7 +66,7 @@ def hand_over(scene: Scene) -> None:
 
 
 def begin(scene: Scene) -> None:
-    """A subscription from the first message on gets again what the group has had."""
+    """A subscription from the first message on receives messages again that the group has had."""
     topic = scene.topic("LITE")
     group = scene.group(fifo=True, lite_parent=topic)
     sender, first = scene.sender(topic), scene.lite_listener(topic, group)
@@ -81,7 +81,7 @@ def begin(scene: Scene) -> None:
 
 
 def priorities(scene: Scene) -> None:
-    """Of what waits, messages with higher priorities come first."""
+    """Of the waiting messages, those with higher priorities are delivered first."""
     topic, group = scene.topic("PRIORITY"), scene.group()
     sender, receiver = scene.sender(topic), scene.receiver(topic, group)
     # RocketMQ's proxy fails until a client's settings have reached it.
@@ -98,7 +98,7 @@ def priorities(scene: Scene) -> None:
 
 
 def simple(scene: Scene) -> None:
-    """A simple consumer gets the messages of its lite topics, and acknowledges them."""
+    """A simple consumer receives the messages of its lite topics, and acknowledges them."""
     topic = scene.topic("LITE")
     group = scene.group(fifo=True, lite_parent=topic)
     sender, receiver = scene.sender(topic), scene.lite_receiver(topic, group)

@@ -1,4 +1,4 @@
-"""What producers are asked for."""
+"""Scenarios of producers."""
 
 import time
 
@@ -12,12 +12,12 @@ from conformance.scene import (
 )
 
 DELAY_MS = 4000
-# Clients' and server's clock are one here; the Rust client sends whole seconds.
+# Clients and server have the same clock; the Rust client sends whole seconds.
 EARLY_MS = 50
 
 
 def carries_everything(scene: Scene) -> None:
-    """A message arrives as it was sent; acknowledged, it does not come again; clients stop."""
+    """A message arrives as it was sent; after its acknowledgement it is not delivered again."""
     topic, group = scene.topic(), scene.group()
     sender, receiver = scene.sender(topic), scene.receiver(topic, group)
     sent = sender.send(
@@ -83,7 +83,7 @@ def delay(scene: Scene) -> None:
 
 
 def recall(scene: Scene) -> None:
-    """A delayed message that is recalled never comes."""
+    """A delayed message that is recalled is never delivered."""
     topic, group = scene.topic("DELAY"), scene.group()
     sender, receiver = scene.sender(topic), scene.receiver(topic, group)
     doomed = sender.send("recalled", delay_ms=8000)
@@ -94,7 +94,7 @@ def recall(scene: Scene) -> None:
 
 
 def transaction(scene: Scene) -> None:
-    """What a transaction commits is received; what it rolls back is not."""
+    """The messages of a committed transaction are delivered; those of a rollback are not."""
     topic, group = scene.topic("TRANSACTION"), scene.group()
     sender, receiver = scene.sender(topic, check="rollback"), scene.receiver(topic, group)
     sender.send("rolled back", end="rollback")
@@ -107,7 +107,7 @@ def transaction(scene: Scene) -> None:
 
 
 def orphan(scene: Scene) -> None:
-    """A producer is asked about a transaction that nobody ended, and its answer counts."""
+    """A transaction that was not ended is checked with its producer, and the answer counts."""
     topic, group = scene.topic("TRANSACTION"), scene.group()
     sender, receiver = scene.sender(topic, check="commit"), scene.receiver(topic, group)
     sent = sender.send("orphan", end="none")
@@ -119,7 +119,7 @@ def orphan(scene: Scene) -> None:
 
 
 def wrong_type(scene: Scene) -> None:
-    """A topic refuses messages of a type that it does not take."""
+    """A topic refuses messages of another type."""
     topic = scene.topic("FIFO")
     sender = scene.sender(topic)
     try:
@@ -150,7 +150,7 @@ def large_body(scene: Scene) -> None:
 
 
 def too_large_body(scene: Scene) -> None:
-    """A body above four MiB is refused, and the producer goes on."""
+    """A body above four MiB is refused, and the producer continues."""
     topic, group = scene.topic(), scene.group()
     sender, receiver = scene.sender(topic), scene.receiver(topic, group)
     try:

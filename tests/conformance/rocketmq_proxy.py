@@ -1,4 +1,4 @@
-"""The judge: RocketMQ's own proxy in local mode, which has a broker in it."""
+"""The reference: RocketMQ's own proxy in local mode, with a broker in the same process."""
 
 import json
 import subprocess
@@ -28,12 +28,12 @@ BROKER: Mapping[str, Any] = {
     "mappedFileSizeCommitLog": 64 << 20,
     "diskMaxUsedSpaceRatio": 95,
     "brokerFastFailureEnable": "false",
-    # Both are off unless asked for.
+    # Both are off by default.
     "enablePropertyFilter": "true",
     "recallMessageEnable": "true",
     "enableLmq": "true",
     "enableMultiDispatch": "true",
-    # Orphans are asked about soon; 30 s otherwise.
+    # Orphaned transactions are checked soon; the default is 30 s.
     "transactionCheckInterval": 2000,
     "transactionTimeOut": 1000,
 }
@@ -43,10 +43,10 @@ KEY, SECRET = "conformance", "a-secret-of-conformance"
 
 
 class RocketMqProxy(Target):
-    """RocketMQ's nameserver, broker and proxy in one process, told by lines what to make.
+    """RocketMQ's nameserver, broker and proxy in one process, controlled by lines of text.
 
     Args:
-        cache: where its jars are kept.
+        cache: directory of its jars.
         folder: for its store, its certificate and logs.
         ports: to listen on.
         tls: see `Target`.
@@ -58,10 +58,10 @@ class RocketMqProxy(Target):
         self.tls = tls
         self.authority = folder.absolute() / "authority" / "ca.pem"
         self._cache = cache / "judge"
-        # What the broker names by no path of ours it makes where it runs.
+        # The broker creates paths without a setting in its working directory.
         self._folder = folder.absolute()
         self._process: subprocess.Popen[bytes] | None = None
-        # Scenarios of several languages ask at the same time; answers have no names.
+        # Scenarios of several languages send requests at the same time; answers have no names.
         self._asking = threading.Lock()
         self._names, self._broker, self._proxy, self._remoting = self._choose(ports)
         self.endpoint = f"127.0.0.1:{self._proxy}"
@@ -73,7 +73,7 @@ class RocketMqProxy(Target):
     def _choose(ports: PortBlock) -> list[int]:
         chosen: list[int] = []
         while len(chosen) < 4:
-            # A broker takes neighbours of its port, too, which may be another block's.
+            # A broker also uses the ports beside its own, which may be of another block.
             port = free_port(ports, -2, 1)
             if all(abs(port - other) > 2 for other in chosen):
                 chosen.append(port)
@@ -84,12 +84,12 @@ class RocketMqProxy(Target):
 
     @property
     def pid(self) -> int:
-        """The process, while it runs."""
+        """Return the process id; the process must run."""
         assert self._process is not None
         return self._process.pid
 
     def prepare(self) -> str:
-        """Fetch and compile what it needs; its class path. Raises NotHere."""
+        """Fetch and compile the program; return its class path. Raises NotHere."""
         libraries = programs.maven(POM, self._cache)
         return f"{java_classes(SOURCE, libraries, self._cache / 'classes')}:{libraries}/*"
 
@@ -175,7 +175,7 @@ class RocketMqProxy(Target):
         self._ask(do="topic", name=topic, queues=queues, type=message_type)
 
     def stored(self, topic: str) -> int:
-        """The sum of its queues' end offsets."""
+        """Return the sum of the end offsets of a topic's queues."""
         return int(self._ask(do="stored", name=topic)["stored"])
 
     def make_group(
@@ -225,7 +225,7 @@ class RocketMqProxy(Target):
 
 
 class GuardedRocketMqProxy(RocketMqProxy):
-    """The judge with authentication."""
+    """The reference with authentication."""
 
     guard = Guard(KEY, SECRET)
 
@@ -251,6 +251,6 @@ class GuardedRocketMqProxy(RocketMqProxy):
         return {
             **super()._proxy_settings(),
             **self._users(),
-            # It asks the broker, who the user is.
+            # The proxy asks its broker for the user.
             "authenticationMetadataProvider": PROXY_USERS,
         }

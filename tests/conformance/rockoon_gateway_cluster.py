@@ -1,4 +1,4 @@
-"""Rockoon: a cluster of this machine, and a gateway before it."""
+"""Rockoon: a cluster on this machine, with a gateway."""
 
 import sys
 import threading
@@ -17,7 +17,7 @@ from rockoon.local.authority import Authority
 from rockoon.local.directory import PortBlock
 from rockoon_proto.v1.nameserver_pb2 import CONSUME_FROM_FIRST, GroupConfig, StartPolicy
 
-# Orphans are asked about soon, as the judge is told to.
+# Orphaned transactions are checked as soon as by the reference.
 BROKER = {"transaction_timeout_ms": "1000", "transaction_check_interval_ms": "2000"}
 
 
@@ -115,13 +115,13 @@ class RockoonGateway(Target):
             return self._guarded
 
     def restart(self) -> None:
-        """Restart the gateway; brokers have restarts of their own in tests/cluster."""
+        """Restart the gateway; tests/cluster restarts brokers."""
         assert self._gateway is not None
         self._gateway.stop()
         self._start_gateway()
 
     def kill(self) -> None:
-        """Calls to it have timeouts: `stop` is enough."""
+        """Do nothing: all calls have timeouts, so `stop` is enough."""
 
     def stop(self) -> None:
         if self._guarded is not None:
@@ -137,7 +137,7 @@ class RockoonGateway(Target):
 
 
 class GuardedRockoonGateway(RockoonGateway):
-    """A gateway that asks for signatures.
+    """A gateway that requires signatures.
 
     Args:
         folder, ports, tls: see `RockoonGateway`.
@@ -146,7 +146,7 @@ class GuardedRockoonGateway(RockoonGateway):
     def __init__(self, folder: Path, ports: PortBlock, *, tls: bool = False) -> None:
         super().__init__(folder, ports, tls=tls)
         self._secrets = folder / "secrets"
-        # Its secret is made with the cluster.
+        # The secret is created with the cluster.
         self.guard = Guard("conformance", "")
 
     def start(self) -> None:
@@ -159,7 +159,7 @@ class GuardedRockoonGateway(RockoonGateway):
         )
         self.guard = replace(self.guard, secret_key=key.secret)
         self._secrets.write_text(f"{key.id} {key.secret}\n")
-        # It reads secrets when it starts.
+        # The gateway reads the secrets at its start.
         self.restart()
 
     def _made_cluster(self) -> LocalCluster:

@@ -1,4 +1,4 @@
-"""Playing scenarios: languages beside each other, and alone what disturbs others."""
+"""Runs scenarios: languages in parallel, and scenarios that disturb others alone."""
 
 import json
 import time
@@ -21,12 +21,12 @@ OK, FAILED, NOT_OFFERED = "ok", "failed", "not offered"
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one scenario went with one client.
+    """Result of one scenario with one client.
 
     Attributes:
         kind: OK, FAILED or NOT_OFFERED.
-        said: why not.
-        seconds: how long it took.
+        said: reason, unless the scenario passed.
+        seconds: duration.
     """
 
     kind: str
@@ -46,7 +46,7 @@ def play(
     progress: Progress | None = None,
     restart: Callable[[], None] | None = None,
 ) -> Outcome:
-    """Play one scenario with clients of one language.
+    """Run one scenario with clients of one language.
 
     Args:
         others: clients of every language, for scenarios between them.
@@ -56,7 +56,7 @@ def play(
     if scenario.is_guarded:
         target = target.guarded()
     slug = "".join(letter if letter.isalnum() else "-" for letter in scenario.name)[:40]
-    # Topics outlive a run of scenarios on the same target; their names have no "+".
+    # Topics remain after a run of scenarios on the same target; their names have no "+".
     short = "".join(filter(str.isalnum, language.language))[:2].lower()
     prefix = f"{short}{time.monotonic_ns() % 10**9}-{slug[:20]}".strip("-")
     folder = folder / f"{language.language}-{slug}"
@@ -85,10 +85,10 @@ def play_all(
     beside: int,
     progress: Progress,
 ) -> Outcomes:
-    """Play scenarios with each language.
+    """Run scenarios with each language.
 
     Args:
-        beside: how many languages play at the same time.
+        beside: number of languages that run at the same time.
         progress: prints each scenario as it begins and ends.
 
     Raises:
@@ -111,7 +111,7 @@ def play_all(
     with ThreadPoolExecutor(beside) as pool:
         for done in [pool.submit(turn, language, shared) for language in languages]:
             done.result()
-    # A restart disturbs whatever else is played; scenarios with one share it.
+    # A restart disturbs all other scenarios; scenarios with a restart share it.
     restarting = [
         (language, scenario)
         for scenario in scenarios
@@ -134,7 +134,7 @@ def play_all(
 
 
 def keep(path: Path, versions: Mapping[str, str], outcomes: Outcomes) -> None:
-    """Write down what whole runs of some languages have found, for the page."""
+    """Store the results of whole runs of some languages, for the page."""
     before = kept(path)
     if before is not None:
         versions, outcomes = {**before[0], **versions}, {**before[1], **outcomes}
@@ -147,7 +147,7 @@ def keep(path: Path, versions: Mapping[str, str], outcomes: Outcomes) -> None:
 
 
 def kept(path: Path) -> tuple[Mapping[str, str], Outcomes] | None:
-    """What `keep` has written, if it has."""
+    """Return the results that `keep` has stored; None without a file."""
     if not path.exists():
         return None
     found = json.loads(path.read_text())

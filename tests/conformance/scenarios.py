@@ -1,4 +1,4 @@
-"""The scenarios, in the order of the page: written once, played by clients of each language."""
+"""The scenarios, in the order of the page: written once, run with clients of each language."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ class Scenario:
     """One row of the page.
 
     Attributes:
-        name: says what is to happen.
-        play: raises `Differs`, `ClientFailed` or `NotOffered` when it does not.
-        is_alone: nothing else may use the target meanwhile.
-        is_guarded: it is played on a guarded server of the target's kind.
+        name: what must happen.
+        play: raises `Differs`, `ClientFailed` or `NotOffered` if the scenario fails.
+        is_alone: no other scenario may use the target at the same time.
+        is_guarded: runs on a target that requires signatures.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What a scenario works with: topics and groups of its own, and clients of one language."""
+"""Topics, groups and clients of one scenario in one language."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -11,12 +11,12 @@ from conformance.languages import Prepared
 from conformance.progress import Progress
 from conformance.target import Target
 
-# RocketMQ takes no shorter one for a receive.
+# RocketMQ accepts no shorter long poll of a receive.
 INVISIBLE_MS = 10_000
 AWAIT_MS = 5_000
 ARRIVAL_SECONDS_MAX = 90.0
 SETTINGS_SECONDS_MAX = 30.0
-# How often somebody asks again for what tells nobody that it is there.
+# Interval between checks for states without a notification.
 LOOK_SECONDS = 0.5
 
 Answer = TypeVar("Answer")
@@ -24,7 +24,7 @@ Message = dict[str, Any]
 
 
 class Differs(AssertionError):
-    """Something is not as the scenario wants it; the text says what."""
+    """A result differs from the one that the scenario requires; the text has the difference."""
 
 
 def expect(found: object, wanted: object, what: str) -> None:
@@ -34,7 +34,7 @@ def expect(found: object, wanted: object, what: str) -> None:
 
 
 def until_done(do: Callable[[], Answer], seconds_max: float = ARRIVAL_SECONDS_MAX) -> Answer:
-    """Do something again until the client says that it is done: who waits for a server does so."""
+    """Repeat an operation until the client reports success, as users do who wait for a server."""
     deadline = time.monotonic() + seconds_max
     while True:
         try:
@@ -44,7 +44,7 @@ def until_done(do: Callable[[], Answer], seconds_max: float = ARRIVAL_SECONDS_MA
         except ClientFailed:
             if time.monotonic() > deadline:
                 raise
-            # The client's own pace is what is asked for; it fails at once where nobody listens.
+            # The client's own pause applies; without a listener the call fails immediately.
             time.sleep(LOOK_SECONDS)
 
 
@@ -52,7 +52,7 @@ class Sender:
     """A producer.
 
     Args:
-        topic: where it sends to, unless told otherwise.
+        topic: default topic of its messages.
     """
 
     def __init__(self, client: ClientProcess, name: str, topic: str) -> None:
@@ -92,10 +92,10 @@ class Receiver:
     def take(
         self, count: int, *, acknowledged: bool = True, invisible_ms: int = INVISIBLE_MS
     ) -> list[Message]:
-        """Receive until there are so many messages.
+        """Receive until there are this many messages.
 
         Raises:
-            Differs: fewer came in time, or more.
+            Differs: fewer messages arrived in time, or more.
         """
         found: list[Message] = []
         deadline = time.monotonic() + ARRIVAL_SECONDS_MAX
@@ -123,7 +123,7 @@ class LiteReceiver(Receiver):
     """A simple consumer of lite topics."""
 
     def subscribe(self, lite_topic: str) -> None:
-        """Read a lite topic, once the client has its settings: Python's starts before it has."""
+        """Read a lite topic, when the client has its settings: Python's client starts before."""
         ask = partial(self._client.ask, "subscribe", name=self._name, lite=lite_topic)
         until_done(ask, SETTINGS_SECONDS_MAX)
 
@@ -136,17 +136,17 @@ class Listener:
         self._name = name
 
     def subscribe(self, lite_topic: str, **more: Any) -> None:
-        """Read a lite topic, from its `first` message if so, otherwise from where the group was."""
+        """Read a lite topic: from its first message if `first`, else from the group's progress."""
         self._client.ask("subscribe", name=self._name, lite=lite_topic, **more)
 
     def unsubscribe(self, lite_topic: str) -> None:
         self._client.ask("unsubscribe", name=self._name, lite=lite_topic)
 
     def wait(self, count: int, seconds_max: float = ARRIVAL_SECONDS_MAX) -> list[Message]:
-        """The calls of its listener, once there are so many.
+        """Return the calls of its listener when there are this many.
 
         Raises:
-            Differs: fewer came in time.
+            Differs: fewer calls came in time.
         """
         found = self._client.wait_events("message", lambda seen: len(seen) >= count, seconds_max)
         if len(found) < count:
@@ -155,14 +155,14 @@ class Listener:
 
 
 class Scene:
-    """A scenario's own corner of a target.
+    """Topics, groups and clients that only one scenario uses.
 
     Args:
-        target: what runs.
-        language: whose clients take part.
-        prefix: of its topics' and groups' names; nobody else has it.
-        folder: for what its clients log.
-        others: clients of every language that is here.
+        target: the running server.
+        language: of its clients.
+        prefix: start of the names of its topics and groups, unique.
+        folder: for the logs of its clients.
+        others: clients of every available language.
         progress: kills the clients if the run is interrupted; None if nothing interrupts it.
         restart: restarts the target; None: `target.restart`.
     """
@@ -204,7 +204,7 @@ class Scene:
         return group
 
     def client(self, language: Prepared | None = None) -> ClientProcess:
-        """One more client process."""
+        """Start another client process, and return it."""
         which = language or self._language
         self._folder.mkdir(parents=True, exist_ok=True)
         log = self._folder / f"client{len(self._clients)}.log"
@@ -218,12 +218,12 @@ class Scene:
 
     @property
     def language(self) -> str:
-        """Language of the scenario's clients."""
+        """Return the language of the scenario's clients."""
         return self._language.language
 
     @property
     def first(self) -> ClientProcess:
-        """The client process that does everything unless a scenario says otherwise."""
+        """Return the client process that makes all calls unless a scenario chooses another."""
         return self._clients[0] if self._clients else self.client()
 
     def _start(self, client: ClientProcess | None, role: str, **given: Any) -> str:
@@ -235,38 +235,38 @@ class Scene:
         return name
 
     def sender(self, topic: str, client: ClientProcess | None = None, **more: Any) -> Sender:
-        """A producer; `check`: what it answers when asked about an orphan."""
+        """Create a producer; `check`: its answer to checks of orphaned transactions."""
         name = self._start(client, "producer", topics=[topic], **more)
         return Sender(client or self.first, name, topic)
 
     def receiver(
         self, topic: str, group: str, client: ClientProcess | None = None, **more: Any
     ) -> Receiver:
-        """A simple consumer; `tag` or `sql`: what it selects."""
+        """Create a simple consumer; `tag` or `sql`: its filter."""
         given = {"topic": topic, "group": group, "await_ms": AWAIT_MS, **more}
         return Receiver(client or self.first, self._start(client, "simple", **given))
 
     def listener(
         self, topic: str, group: str, client: ClientProcess | None = None, **more: Any
     ) -> Listener:
-        """A push consumer; it fails with a message `fails` times, if it is `failing`."""
+        """Create a push consumer; if `failing`, it fails with a message `fails` times."""
         name = self._start(client, "push", topic=topic, group=group, **more)
         return Listener(client or self.first, name)
 
     def lite_receiver(self, topic: str, group: str) -> "LiteReceiver":
-        """A simple consumer of lite topics."""
+        """Create a simple consumer of lite topics."""
         given = {"topic": topic, "group": group, "await_ms": AWAIT_MS}
         return LiteReceiver(self.first, self._start(None, "lite_simple", **given))
 
     def lite_listener(
         self, topic: str, group: str, client: ClientProcess | None = None, **more: Any
     ) -> Listener:
-        """A push consumer of lite topics; further arguments as of `listener`."""
+        """Create a push consumer of lite topics; further arguments are those of `listener`."""
         name = self._start(client, "lite_push", topic=topic, group=group, **more)
         return Listener(client or self.first, name)
 
     def close(self) -> None:
-        """End every client at once: in order is a scenario of its own."""
+        """Kill all clients; an orderly end is a separate scenario."""
         for client in self._clients:
             client.kill()
             if self._progress is not None:

@@ -1,11 +1,11 @@
-"""One restart of a target for all scenarios that need one: they are played at the same time."""
+"""One restart of a target for all scenarios that need one; they run at the same time."""
 
 import threading
 from collections.abc import Callable
 
 
 class SharedRestart:
-    """Restarts a target when each scenario that still plays has asked for it.
+    """Restarts a target when all scenarios that still run have requested it.
 
     Args:
         restart: restarts the target.
@@ -28,7 +28,7 @@ class SharedRestart:
             self._changed.wait_for(lambda: self._restarts >= awaited)
 
     def leave(self) -> None:
-        """A scenario has ended; with or without a restart."""
+        """Record the end of a scenario, with or without a restart."""
         with self._changed:
             self._playing -= 1
             self._restart_if_due()

@@ -1,4 +1,4 @@
-"""What a conformance run asks of a server that speaks RocketMQ's gRPC protocol."""
+"""Base of the servers of RocketMQ's gRPC protocol that a conformance run uses."""
 
 import abc
 from collections.abc import Mapping
@@ -8,11 +8,11 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Guard:
-    """The access key that a server with a guard wants.
+    """The access key for a server that requires signatures.
 
     Attributes:
-        access_key: name of a key that may do everything.
-        secret_key: what it signs with.
+        access_key: name of a key with all permissions.
+        secret_key: its secret.
     """
 
     access_key: str
@@ -23,11 +23,11 @@ class Target(abc.ABC):
     """A server with an empty store, on this machine's loopback address.
 
     Attributes:
-        name: heads its columns.
+        name: title of its columns.
         endpoint: host:port for clients; accepts connections with TLS and without.
         authority: PEM file of the authority that signs the server's certificate.
         tls: whether clients use TLS unless a scenario says otherwise.
-        guard: only signed calls are answered; None: everybody's are.
+        guard: only signed calls are answered; None: all calls are answered.
     """
 
     name: str
@@ -38,11 +38,11 @@ class Target(abc.ABC):
 
     @abc.abstractmethod
     def versions(self) -> Mapping[str, str]:
-        """Versions by name, of what answers."""
+        """Return the versions of the server's programs, by name."""
 
     @abc.abstractmethod
     def start(self) -> None:
-        """Start it.
+        """Start the server.
 
         Raises:
             NotHere: this machine cannot run it.
@@ -50,27 +50,28 @@ class Target(abc.ABC):
 
     @abc.abstractmethod
     def make_topic(self, topic: str, message_type: str) -> None:
-        """Make a topic of four queues: NORMAL, FIFO, DELAY, TRANSACTION, LITE or PRIORITY."""
+        """Create a topic of four queues: NORMAL, FIFO, DELAY, TRANSACTION, LITE or PRIORITY."""
 
     @abc.abstractmethod
     def make_group(
         self, group: str, *, fifo: bool, retries_max: int | None, lite_parent: str = ""
     ) -> None:
-        """Make a consumer group that reads from the beginning.
+        """Create a consumer group that reads from the beginning.
 
         Args:
-            fifo: whether messages are handed out in order.
-            lite_parent: the topic whose lite topics it reads; empty for other topics.
-            retries_max: deliveries after the first, before it is dead; None: the default.
+            fifo: messages are delivered in order.
+            lite_parent: the topic of the lite topics that it reads; empty for other topics.
+            retries_max: deliveries after the first, before the message is dead; None: the default.
         """
 
     @abc.abstractmethod
     def guarded(self) -> "Target":
-        """Another server of the same kind with a guard; it ends with this one."""
+        """Start another server of the same kind that requires signatures; it ends with this one."""
 
     @abc.abstractmethod
     def restart(self) -> None:
-        """Stop in order what clients speak to, and start it again at the same address."""
+        """Stop the processes that clients connect to in order, and start them again at the same
+        address."""
 
     @abc.abstractmethod
     def kill(self) -> None:
@@ -78,4 +79,4 @@ class Target(abc.ABC):
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """End it; again, if that was interrupted."""
+        """End the server; can be called again if it was interrupted."""

@@ -1,4 +1,4 @@
-"""When `make conformance` fails: on what is new, in either direction."""
+"""`make conformance` fails if a scenario's result differs from the known faults."""
 
 from conformance.known_faults import KNOWN_FAULTS, unexpected
 from conformance.languages import LANGUAGES
@@ -7,7 +7,7 @@ from conformance.scenarios import SCENARIOS
 
 
 def played(changed: dict[tuple[str, str], str]) -> Outcomes:
-    """A run in which exactly the known faults failed, but for what is `changed`."""
+    """Return the outcomes of a run in which only the known faults failed, except `changed`."""
     kinds = dict.fromkeys(KNOWN_FAULTS, FAILED) | changed
     outcomes: Outcomes = {language: {} for language in LANGUAGES}
     for (language, name), kind in kinds.items():

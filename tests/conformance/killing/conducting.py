@@ -1,4 +1,4 @@
-"""Crews at work while processes are killed, and what is to be found afterwards."""
+"""Crews at work while processes are killed, and the checks afterwards."""
 
 import random
 import time
@@ -16,20 +16,20 @@ from rockoon.local.directory import PortBlock
 from support.settle_history import Kind, judge
 
 VICTIMS = (GATEWAY, "broker", "offset")
-# Of each before a kill, and after it.
+# Messages of each crew before a kill, and after it.
 ROUNDS = (3, 20)
 GOES_ON_SECONDS_MAX = 150.0
 
 
 @dataclass(frozen=True)
 class Finding:
-    """How clients of one language fared.
+    """Result of the clients of one language.
 
     Attributes:
         client: language and version.
         copies: of the logs.
         kills: by victim.
-        figures: counts of what was done, by name.
+        figures: counts of operations, by name.
         broken: promises that did not hold; must be empty.
     """
 
@@ -44,9 +44,9 @@ class Conductor:
     """One cluster, crews on it, and kills.
 
     Args:
-        target: started.
+        target: the started cluster.
         crews: at work.
-        chance: when somebody is killed.
+        chance: chooses the times of the kills.
     """
 
     def __init__(self, target: KillableCluster, crews: Sequence[Crew], chance: random.Random):
@@ -56,7 +56,7 @@ class Conductor:
         self.kills = Counter[str]()
 
     def kill(self, victim: str) -> None:
-        """Kill somebody while all work, and wait until all have gone on."""
+        """Kill a process while all crews work, and wait until all of them have continued."""
         before = self._chance.randint(*ROUNDS)
         if not self._rounds(before, f"before the kill of {victim}"):
             return
@@ -74,13 +74,13 @@ class Conductor:
         return not any(crew.faults for crew in self._crews)
 
     def _all_come(self, when: str) -> None:
-        """Wait until each group has got all that is acknowledged by now."""
+        """Wait until each group has received all messages that are acknowledged by now."""
         wanted = [crew.acknowledged() for crew in self._crews]
         for crew, its in zip(self._crews, wanted, strict=True):
             self._until(crew, lambda crew=crew, its=its: crew.missing(its), when)  # type: ignore[misc]
 
     def _until(self, crew: Crew, missing: Callable[[], list[str]], when: str) -> None:
-        """Wait until nothing is missing; what then still is, is a fault."""
+        """Wait until nothing is missing; whatever is missing at the end is a fault."""
         deadline = time.monotonic() + GOES_ON_SECONDS_MAX
         while found := missing():
             if time.monotonic() > deadline or crew.faults:
@@ -89,7 +89,7 @@ class Conductor:
             time.sleep(LOOK_SECONDS)
 
     def settle(self) -> None:
-        """Have all rest, and wait until nothing is left in any group."""
+        """Pause all crews, and wait until no group has unsettled messages."""
         for crew in self._crews:
             if not crew.rest(GOES_ON_SECONDS_MAX):
                 crew.faults.append("at the end: sends are answered no more")
@@ -104,7 +104,8 @@ class Conductor:
         return [f"{name} has not settled {lag}" for name, lag in lags.items() if lag]
 
     def finish(self) -> None:
-        """All settle, everything is killed at once, and only what is new comes then."""
+        """Settle all groups, kill everything at the same time, and check that only new messages are
+        delivered."""
         self.settle()
         self._target.kill(ALL)
         self.kills[ALL] += 1
@@ -114,7 +115,7 @@ class Conductor:
         self.settle()
 
     def finding(self, crew: Crew) -> Finding:
-        """What is stored, beside what a crew's clients were answered."""
+        """Compare the stored messages with the answers to a crew's clients."""
         copies = Counter[str]()
         for sent in crew.topics:
             stored = self._target.stored(sent.topic)
@@ -142,11 +143,11 @@ class Conductor:
 def run(
     languages: Sequence[Prepared], folder: Path, *, copies: int, kills: int, seed: int
 ) -> list[Finding]:
-    """Clients of all languages on one cluster, beside one another.
+    """Run clients of all languages on one cluster at the same time.
 
     Args:
         folder: for stores and logs.
-        kills: of each victim; then all at once.
+        kills: number of kills of each victim; then all are killed at the same time.
     """
     ports = PortBlock()
     target = KillableCluster(folder / "server", ports, copies)

@@ -1,4 +1,4 @@
-"""Clients of one language that send and consume without end, and what they were answered."""
+"""Clients of one language that send and consume without end, and the answers that they received."""
 
 import itertools
 import threading
@@ -18,21 +18,21 @@ ROUND_SECONDS = 0.05
 BATCH = 8
 PLAIN_STREAMS = ("n",)
 FIFO_STREAMS = ("a", "b")
-# A producer waits for a group that is so many messages behind it.
+# A producer waits for a group that is this many messages behind it.
 BEHIND_MAX = 60
-# One of so many messages is not acknowledged when it comes first: it has to come again. In a FIFO
-# group nothing of its stream comes meanwhile.
+# One of this many messages is not acknowledged at its first delivery, so that it must be delivered
+# again. Meanwhile a FIFO group must receive nothing else of its stream.
 LEFT_OUT = 10
 FIFO_LEFT_OUT = 100
 
 
 @dataclass
 class Sent:
-    """What a producer was answered.
+    """Answers to a producer.
 
     Args:
-        topic: to which.
-        streams: a message group each, if they have an order.
+        topic: the topic of its messages.
+        streams: message groups, if the messages have an order.
     """
 
     topic: str
@@ -43,7 +43,7 @@ class Sent:
 
 @dataclass
 class Group:
-    """What a group's consumers saw; `steps` with the time at which we knew."""
+    """Observations of a group's consumers; `steps` has the time of each."""
 
     name: str
     sent: Sent
@@ -53,7 +53,7 @@ class Group:
     delivered: set[str] = field(default_factory=set)
 
     def note(self, kind: Kind, message: str, at: float, batch: int = 0) -> None:
-        """Something happened at a time of the monotonic clock."""
+        """Add a step at a time of the monotonic clock."""
         self.steps.append((at, Step(kind, message, batch)))
         if kind is Kind.DELIVERED:
             self.delivered.add(message)
@@ -64,13 +64,13 @@ class Group:
 
 
 class Crew:
-    """A producer, two simple consumers of a group on a topic, two of a FIFO group on another, and
-    a push consumer on each in groups of their own, where the language has that.
+    """A producer, two simple consumers of a group on a topic, two of a FIFO group on another topic,
+    and a push consumer with its own group on each, if the language has push consumers.
 
     Args:
-        scene: its own; the crew closes it.
+        scene: of this crew only; the crew closes it.
         language: of its clients.
-        blind: its program does not see what an acknowledgement was answered.
+        blind: the program does not see the answers to acknowledgements.
     """
 
     def __init__(self, scene: Scene, language: Prepared, *, blind: bool) -> None:
@@ -145,7 +145,7 @@ class Crew:
             )
 
     def _send_one(self, sender: Sender, sent: Sent, stream: str) -> None:
-        """Send the next number of a stream, again and again until it is answered OK."""
+        """Send the next number of a stream, repeatedly until the answer is OK."""
         body = f"{stream}-{self.rounds}"
         more = {"group": stream} if sent.is_fifo else {}
         while True:
@@ -199,7 +199,7 @@ class Crew:
             self._changed.notify_all()
 
     def _take_pushed(self) -> None:
-        """What listeners were called with, into their groups' steps."""
+        """Add the calls of listeners to the steps of their groups."""
         with self._changed:
             events = self._pushed.events("message")
             for event in events[self._taken :]:
@@ -209,7 +209,7 @@ class Crew:
             self._taken = len(events)
 
     def missing(self, wanted: dict[str, set[str]]) -> list[str]:
-        """What has not come yet, as text by group.
+        """Return the messages that have not been received, as text by group.
 
         Args:
             wanted: messages by topic.
@@ -224,12 +224,12 @@ class Crew:
         return found
 
     def acknowledged(self) -> dict[str, set[str]]:
-        """What producers were told is stored, by topic."""
+        """Return the messages that producers know to be stored, by topic."""
         with self._changed:
             return {sent.topic: set(sent.acknowledged) for sent in self.topics}
 
     def rest(self, seconds_max: float) -> bool:
-        """Send nothing more once the round is over; whether it was in time."""
+        """End sending after the present round; return whether the round ended in time."""
         self._resting.set()
         with self._changed:
             return self._changed.wait_for(lambda: self._is_idle, seconds_max)
@@ -238,12 +238,12 @@ class Crew:
         self._resting.clear()
 
     def wait_rounds(self, count: int, seconds_max: float) -> bool:
-        """Wait until so many rounds are acknowledged; whether they were in time."""
+        """Wait until this many rounds are acknowledged; return whether they were in time."""
         with self._changed:
             return self._changed.wait_for(lambda: self.rounds >= count, seconds_max)
 
     def nothing_is_left(self) -> None:
-        """Tell the crew that all of its groups have settled everything."""
+        """Inform the crew that all of its groups have settled all messages."""
         self.settle_pipe(self._pushed)
         self._take_pushed()
         for group in self.groups:
@@ -251,7 +251,7 @@ class Crew:
 
     @staticmethod
     def settle_pipe(client: ClientProcess) -> None:
-        """Wait until everything that a client has said has been read."""
+        """Wait until all output of a client has been read."""
         try:
             client.ask("say that you are here")
         except NotOffered:

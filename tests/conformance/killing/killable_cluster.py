@@ -1,4 +1,4 @@
-"""A cluster with a gateway, each of whose processes can be killed by what it is for."""
+"""A cluster with a gateway; each process can be killed by the name of its task."""
 
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -14,7 +14,7 @@ from rockoon.local import LocalCluster
 from rockoon.local.directory import PortBlock
 
 GATEWAY = "gateway"
-# What others have on the disk is not what is tried out here.
+# These tests do not limit the disk space.
 OWN = {**BROKER, "disk_full_percent": 100, "disk_forced_percent": 100}
 SETTINGS = {"broker": {**OWN, "commit_log_file_bytes": "16MiB"}}
 LOGS = {"broker": "broker-a", "offset": "offset"}
@@ -25,11 +25,11 @@ Answer = TypeVar("Answer")
 
 
 class KillableCluster(RockoonGateway):
-    """One nameserver, one gateway, and a broker and an offset service of some copies.
+    """One nameserver, one gateway, a broker and an offset service with copies.
 
     Args:
-        folder: for its store and logs.
-        ports: the gateway's is one of them.
+        folder: for stores and logs.
+        ports: one of them is the gateway's.
         copies: of both logs, 1 or 3.
     """
 
@@ -46,14 +46,14 @@ class KillableCluster(RockoonGateway):
         )
 
     def _start_gateway(self) -> None:
-        """It is a node of the cluster."""
+        """Start the gateway as a node of the cluster."""
 
     def restart(self) -> None:
         assert self._cluster is not None
         self._cluster.restart(GATEWAY)
 
     def ask(self, make: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
-        """Call a service until it is there."""
+        """Call a service, repeatedly until it answers."""
         deadline = time.monotonic() + CALL_SECONDS_MAX
         while True:
             try:
@@ -64,15 +64,16 @@ class KillableCluster(RockoonGateway):
             time.sleep(LOOK_SECONDS)
 
     def lag(self, group: str, topic: str) -> int:
-        """Messages that a group has not settled."""
+        """Return the number of messages that a group has not settled."""
         return self.ask(lambda: self._connected().admin.lag(group, topic)).total_lag
 
     def stored(self, topic: str) -> Stored:
-        """All that is in a topic."""
+        """Return all messages of a topic."""
         return self.ask(lambda: read_topic(self._connected().asyncio, topic))
 
     def kill(self, victim: str) -> None:
-        """SIGKILL, and start it again; of a log with copies its leader, once another one leads.
+        """Kill a process and start it again; of a log with copies, kill the leader, and start it
+        when another replica leads.
 
         Args:
             victim: GATEWAY, a key of LOGS, or ALL: these and all copies at the same time.

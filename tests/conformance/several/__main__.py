@@ -1,4 +1,4 @@
-"""`make several-gateways`: official clients before five gateways that are killed and drained.
+"""`make several-gateways`: official clients of five gateways that are killed and drained.
 
 Go's clients connect through a balancer that cuts each connection once, Node.js's through a
 balancer that spreads calls, Java's and Python's through a balancer that spreads connections.
@@ -31,12 +31,12 @@ GATEWAYS = 5
 MESSAGES = 10_000
 SECONDS = 240.0
 LANGUAGES = ("Java", "Go", "Node.js", "Python")
-# By connection, with cuts, and by call; another language connects through the first.
+# Kind of balancer; clients of another language connect through the one by connection.
 WAYS: Mapping[str, str] = {"Go": "cut", "Node.js": "call"}
-# Between two faults: clients connect again.
+# Pause between two faults: clients connect again.
 PAUSE_SECONDS = (3.0, 12.0)
 REPORT_SECONDS = 10.0
-# A message that was lost comes again after its invisible time, and is then worked on.
+# A lost message is delivered again after its invisible time, and is then handled.
 SETTLED_SECONDS_MAX = 300.0
 SHOWN_MAX = 40
 
@@ -53,7 +53,7 @@ def arguments() -> argparse.Namespace:
 
 
 class Faults:
-    """Gateways and clients go while messages are worked on.
+    """Kills and drains gateways, and kills clients, while messages are handled.
 
     Args:
         fleet: started.
@@ -103,7 +103,7 @@ class Faults:
 def play(
     clients: Sequence[Prepared], given: argparse.Namespace, folder: Path, seed: int, run: Progress
 ) -> tuple[list[Group], list[str]]:
-    """Run the crews under faults; returns what happened, and faults of the run itself."""
+    """Run the crews under faults; return the history, and faults of the run itself."""
     chance = random.Random(seed)
     with ExitStack() as opened:
         ports = opened.enter_context(PortBlock())
@@ -162,7 +162,7 @@ def settle(fleet: Fleet, crews: Sequence[Crew], run: Progress) -> None:
 
 
 def history(fleet: Fleet, crew: Crew) -> Group:
-    """What happened to a crew's messages, for the judge."""
+    """Return the history of a crew's messages, for the judge."""
 
     def bodies(topic: str) -> list[str]:
         stored = fleet.stored(topic)

@@ -1,4 +1,4 @@
-"""rocketmq-python-client, told by lines of JSON what to do (see `client_process.py`)."""
+"""rocketmq-python-client, controlled by lines of JSON (see `client_process.py`)."""
 
 import json
 import math
@@ -172,7 +172,7 @@ def send(given: dict[str, Any]) -> dict[str, Any]:
     if "priority" in given:
         message.priority = given["priority"]
     if "delay_ms" in given:
-        # Whole seconds, whatever its documentation says.
+        # Whole seconds, contrary to its documentation.
         message.delivery_timestamp = math.ceil(time.time_ns() / 1e9 + given["delay_ms"] / 1000)
     through = CLIENTS[given["name"]]
     if "end" in given:
@@ -222,12 +222,12 @@ def done(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    # What the library prints is not an answer.
+    # Output of the library must not look like an answer.
     sys.stdout = sys.stderr
     for line in sys.stdin:
         try:
             answer = done(json.loads(line))
-        # Whatever it raises is the answer.
+        # Any exception is the answer.
         except Exception as failure:  # noqa: BLE001
             traceback.print_exc()
             answer = {"error": f"{type(failure).__name__}: {failure}"}
