@@ -286,16 +286,25 @@ class ServerCall(MessageStream):
         if self.task is not None:
             self.task.cancel()
 
+    def connection_closed(self) -> None:
+        """Send and accept nothing further. `failed` follows, and wakes the servicer."""
+        self.is_closed = True
+        self.on_message = None
+        self._stop_timer()
+
     def failed(self, code: int, reason: str) -> None:
         super().failed(code, reason)
         self.give_up()
 
     def closed(self) -> None:
         super().closed()
+        self._stop_timer()
+        self.settle()
+
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self.settle()
 
     def settle(self, _task: object = None) -> None:
         """Unregister the call at the server once both the stream and the servicer's task have

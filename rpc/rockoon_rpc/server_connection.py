@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import grpc
@@ -127,6 +128,35 @@ class Budget:
         self._spent = max(max(self._spent - recovered, 0.0) + count, 0.0)
         self._at = now
         return self._spent <= self._burst
+
+
+class EndedCalls:
+    """Calls of an ended connection, which are cancelled in turns; see `Turns.ended`.
+
+    Args:
+        address: address of the client.
+        calls: the calls; each is closed already.
+        code, reason: why they end.
+    """
+
+    __slots__ = ("_calls", "_code", "_reason", "address")
+
+    def __init__(self, address: str, calls: Iterable[ServerCall], code: int, reason: str) -> None:
+        self.address = address
+        self._calls = deque(calls)
+        self._code = code
+        self._reason = reason
+
+    def next_turn(self) -> None:
+        """Cancel calls up to the limit of this iteration; join the line again if more are left."""
+        line = Turns.of_loop().ended
+        while self._calls and line.cost < line.cost_max:
+            line.cost += 1
+            self._calls.popleft().failed(self._code, self._reason)
+        # In the next iteration the line sets its cost to 0.
+        line.count_again()
+        if self._calls:
+            line.join(self)
 
 
 # Between the two GOAWAYs of a connection that the server ends.
@@ -459,6 +489,14 @@ class ServerConnection(SessionConnection):
             self.server.calm(self, reason)
 
     # The end.
+
+    def _fail_streams(self, code: int, reason: str) -> None:
+        calls = list(self.streams.values())
+        self.streams.clear()
+        for call in calls:
+            call.connection_closed()
+        if calls:
+            EndedCalls(self.address, calls, code, reason).next_turn()
 
     def leave(self, *, at_once: bool = True) -> None:
         """Accept no further calls; the connection closes after its last call.

@@ -10,9 +10,11 @@ Many connections with little input each are limited too. If the connections of a
 more than `ITERATION_COST_MAX` in an iteration, the next connections wait in the line. Without
 contention, connections handle their input directly.
 
-There are three lines, so that replication does not wait for clients: connections of clients,
-connections of the cluster's services, and connections that this process has opened. Each line has
-its own limit, so that no line can block another. The limit of opened connections is for fairness:
+There are three lines of open connections, so that replication does not wait for clients:
+connections of clients, connections of the cluster's services, and connections that this process has
+opened. A fourth line has ended connections of a server whose calls must still be cancelled: to
+cancel thousands of calls in one iteration would delay everything else by seconds. Each line has its
+own limit, so that no line can block another. The limit of opened connections is for fairness:
 if a thousand replies arrive together, the callers of the first replies continue before the last
 replies are parsed, and the connections whose replies arrived first are served first.
 """
@@ -26,6 +28,9 @@ from weakref import WeakKeyDictionary
 # Limit of the cost of one line per iteration of the loop. An event, a turn and a unit of input cost
 # 1 each.
 ITERATION_COST_MAX = 128
+# Calls of ended connections that are cancelled per iteration. Each costs about as much as four
+# events.
+CANCELLED_CALLS_MAX = 32
 # A unit is a power of two of bytes: 1 KiB; 64 KiB from servers that this process has chosen, which
 # often send many messages together.
 UNIT_BITS, OWN_UNIT_BITS = 10, 16
@@ -103,12 +108,13 @@ class Line:
 
 
 class Turns:
-    """The three lines in which connections of one event loop wait for their turns.
+    """The lines in which connections of one event loop wait for their turns.
 
     Attributes:
         own: connections that this process has opened.
         services: connections of the cluster's services.
         clients: other connections.
+        ended: ended connections with calls that are not cancelled yet; a call costs 1.
     """
 
     _of_loops: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, "Turns"]] = WeakKeyDictionary()
@@ -118,7 +124,8 @@ class Turns:
         self.own = Line(self._schedule, ITERATION_COST_MAX, OWN_UNIT_BITS)
         self.services = Line(self._schedule, ITERATION_COST_MAX)
         self.clients = Line(self._schedule, ITERATION_COST_MAX)
-        self._lines = (self.own, self.services, self.clients)
+        self.ended = Line(self._schedule, CANCELLED_CALLS_MAX)
+        self._lines = (self.own, self.services, self.clients, self.ended)
         self._is_scheduled = False
 
     @classmethod

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from typing import Any
@@ -13,7 +14,7 @@ import uvloop
 from rockoon_rpc.channel import Channel
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.server import Server
-from rockoon_rpc.turns import ITERATION_COST_MAX, Line
+from rockoon_rpc.turns import CANCELLED_CALLS_MAX, ITERATION_COST_MAX, Line
 from support import http2_frames as frames
 from support.eventually import eventually
 from support.raw_http2 import call
@@ -241,3 +242,63 @@ def test_input_that_waited_is_handled_once_and_in_order(
     for number in range(20):
         streams = [int(stream) for of, stream in found if int(of) == number]
         assert streams == list(range(1, 2 * 3 * CALLS, 2))
+
+
+class Waiting(Counted):
+    """A server whose calls wait; records in which iteration each of them is cancelled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = 0
+
+    async def unary(self, request: bytes, context: Any) -> bytes:  # noqa: ARG002 - a servicer
+        self.begun += 1
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.requests.append((request, self.iterations))
+            raise
+        raise AssertionError
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_calls_of_connections_that_end_together_are_cancelled_in_several_iterations(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    count = CONNECTIONS * CALLS
+
+    async def scenario() -> Waiting:
+        waiting = Waiting()
+        async with waiting.served() as (server, port):
+            with ExitStack() as stack:
+                hostile = await connected(stack, server, port, HOSTILE, CONNECTIONS)
+                (honest,) = await connected(stack, server, port, HONEST, 1)
+                for peer in hostile:
+                    peer.sendall(b"".join(call(2 * each + 1, b"hostile") for each in range(CALLS)))
+                honest.sendall(call(1, b"honest"))
+                await eventually(lambda: waiting.begun == count + 1)
+                # The kernel has all resets before the server runs again.
+                for peer in (*hostile, honest):
+                    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    peer.close()
+                await waiting.handled(count + 1)
+        return waiting
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        waiting = runner.run(scenario())
+    assert max(waiting.in_iterations(b"hostile")) <= CANCELLED_CALLS_MAX
+    # One iteration reads the reset, one serves the other address, and one runs the call.
+    assert waiting.iteration_of(b"honest") <= WAIT_MAX
+
+
+async def test_a_server_that_stops_has_cancelled_all_calls_of_an_ended_connection() -> None:
+    waiting, count = Waiting(), 10 * CANCELLED_CALLS_MAX
+    with ExitStack() as stack:
+        async with waiting.served() as (server, port):
+            (peer,) = await connected(stack, server, port, HONEST, 1)
+            peer.sendall(b"".join(call(2 * each + 1) for each in range(count)))
+            await eventually(lambda: waiting.begun == count)
+            for each in list(server.connections):
+                each.close()
+            assert len(waiting.requests) < count
+    assert len(waiting.requests) == count
