@@ -16,7 +16,8 @@ LOG_SECONDS = 60.0
 ADDRESSES_LOGGED_MAX = 5
 CALM_LOG_SECONDS = 1.0
 # Connections of an address that may end uselessly before it gets a pause: without a call within
-# `SHORT_SECONDS`, or because the peer breaks HTTP/2, which counts like `BROKEN_COST` of the former.
+# `SHORT_SECONDS`, with a failed TLS handshake, or because the peer breaks HTTP/2, which counts like
+# `BROKEN_COST` of the others.
 USELESS_BURST = 120
 USELESS_PER_SECOND = 30
 BROKEN_COST = 3

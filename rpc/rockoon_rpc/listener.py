@@ -7,6 +7,9 @@ and the server's log would not show that and why it refused a client's certifica
 One port can accept connections with TLS and without. The first byte of a connection decides: a TLS
 record begins with 0x16, HTTP/2 with "P". The listener peeks at it (MSG_PEEK), so the byte stays in
 the socket's buffer, and then passes the socket to asyncio, with TLS or without.
+
+TLS handshakes start in turns (`Turns.handshakes`), a few in each iteration of the event loop; the
+clients' addresses are served in rotation.
 """
 
 import asyncio
@@ -17,6 +20,8 @@ from collections import deque
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
+from rockoon_rpc.turns import Turns
+
 log = logging.getLogger(__name__)
 
 # At most one line in this time: a peer can fail as often as it wants.
@@ -24,7 +29,7 @@ SAY_SECONDS = 1.0
 # While no further file can be opened.
 PAUSE_SECONDS = 1.0
 # Connections accepted in one iteration of the loop.
-ACCEPTED_MAX = 100
+ACCEPTED_MAX = 25
 # A connection that is refused is closed after this time: a client that connects again at once would
 # cost an accept each time. If this number is waiting, a further one is closed immediately.
 REFUSED_SECONDS = 0.1
@@ -45,8 +50,34 @@ class Admission(Protocol[Connection]):
         ...
 
     def disconnected(self, connection: Connection) -> None:
-        """Handle the end of an accepted connection, or its failed TLS handshake."""
+        """Handle the end of an accepted connection."""
         ...
+
+    def handshake_failed(self, connection: Connection) -> None:
+        """Handle the end of an accepted connection whose TLS handshake failed."""
+        ...
+
+
+class Handshake:
+    """An accepted connection that waits for the start of its TLS handshake.
+
+    Args:
+        address: address of the client.
+
+    Attributes:
+        turn: done when the handshake may start.
+    """
+
+    __slots__ = ("address", "turn")
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.turn = asyncio.get_running_loop().create_future()
+
+    def next_turn(self) -> None:
+        Turns.of_loop().handshakes.cost += 1
+        if not self.turn.done():
+            self.turn.set_result(None)
 
 
 class Listener(Generic[Connection]):
@@ -153,14 +184,18 @@ class Listener(Generic[Connection]):
         deadline = self._loop.time() + self._handshake_seconds_max
         try:
             tls = self._tls
-            if tls is not None and self._accepts_plain:
+            if tls is not None:
                 first = await self._first_byte(accepted, deadline)
                 if not first:
                     # A load balancer that probes the port does this; it is no failure.
                     accepted.close()
                     self._admission.disconnected(connection)
                     return
-                if first != TLS_FIRST_BYTE:
+                if first == TLS_FIRST_BYTE:
+                    handshake = Handshake(address)
+                    Turns.of_loop().handshakes.join(handshake)
+                    await handshake.turn
+                elif self._accepts_plain:
                     tls = None
             # asyncio refuses a limit of zero seconds, and any limit without TLS.
             left = None if tls is None else max(deadline - self._loop.time(), 0.001)
@@ -169,7 +204,7 @@ class Listener(Generic[Connection]):
             )
         except Exception as failure:
             accepted.close()
-            self._admission.disconnected(connection)
+            self._admission.handshake_failed(connection)
             if not isinstance(failure, OSError):
                 raise
             self._log_refused(address, failure)

@@ -273,8 +273,8 @@ class Server:
         self._deserted.clear()
 
     def disconnected(self, connection: ServerConnection) -> None:
-        """Handle the end of a connection or its failed handshake; may be called twice per
-        connection."""
+        """Handle the end of a connection, also before its TLS handshake has ended; may be called
+        twice per connection."""
         if connection in self._admitted:
             self._admitted.remove(connection)
             self._addresses.leave(connection.share)
@@ -283,6 +283,11 @@ class Server:
             self._deserted.set()
         if self.is_stopping:
             self.look_quiet()
+
+    def handshake_failed(self, connection: ServerConnection) -> None:
+        """Handle the end of an accepted connection whose TLS handshake failed."""
+        connection.count_failed_handshake()
+        self.disconnected(connection)
 
     def connection_ended(self, calls: int) -> None:
         """Count an ended connection and its calls.

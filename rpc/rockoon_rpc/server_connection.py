@@ -461,6 +461,9 @@ class ServerConnection(SessionConnection):
         self._calm(code, reason)
         super()._broken(code, reason)
 
+    def count_failed_handshake(self) -> None:
+        self._count_useless(1, "their TLS handshake fails")
+
     def _count_useless(self, cost: int, reason: str) -> None:
         """Count this connection as useless, once. After too many of them the server pauses their
         address.

@@ -13,8 +13,9 @@ contention, connections handle their input directly.
 There are three lines of open connections, so that replication does not wait for clients:
 connections of clients, connections of the cluster's services, and connections that this process has
 opened. A fourth line has ended connections of a server whose calls must still be cancelled: to
-cancel thousands of calls in one iteration would delay everything else by seconds. Each line has its
-own limit, so that no line can block another. The limit of opened connections is for fairness:
+cancel thousands of calls in one iteration would delay everything else by seconds. A fifth line has
+accepted connections whose TLS handshake has not started. Each line has its own limit, so that no
+line can block another. The limit of opened connections is for fairness:
 if a thousand replies arrive together, the callers of the first replies continue before the last
 replies are parsed, and the connections whose replies arrived first are served first.
 """
@@ -31,6 +32,9 @@ ITERATION_COST_MAX = 128
 # Calls of ended connections that are cancelled per iteration. Each costs about as much as four
 # events.
 CANCELLED_CALLS_MAX = 32
+# TLS handshakes that start per iteration. Each costs about a millisecond, most of it for the
+# signature, while a hostile client can send the same ClientHello again at no cost.
+HANDSHAKES_MAX = 4
 # A unit is a power of two of bytes: 1 KiB; 64 KiB from servers that this process has chosen, which
 # often send many messages together.
 UNIT_BITS, OWN_UNIT_BITS = 10, 16
@@ -115,6 +119,7 @@ class Turns:
         services: connections of the cluster's services.
         clients: other connections.
         ended: ended connections with calls that are not cancelled yet; a call costs 1.
+        handshakes: accepted connections that wait for the start of their TLS handshake.
     """
 
     _of_loops: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, "Turns"]] = WeakKeyDictionary()
@@ -125,7 +130,8 @@ class Turns:
         self.services = Line(self._schedule, ITERATION_COST_MAX)
         self.clients = Line(self._schedule, ITERATION_COST_MAX)
         self.ended = Line(self._schedule, CANCELLED_CALLS_MAX)
-        self._lines = (self.own, self.services, self.clients, self.ended)
+        self.handshakes = Line(self._schedule, HANDSHAKES_MAX)
+        self._lines = (self.own, self.services, self.clients, self.ended, self.handshakes)
         self._is_scheduled = False
 
     @classmethod

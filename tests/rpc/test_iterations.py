@@ -289,16 +289,3 @@ def test_calls_of_connections_that_end_together_are_cancelled_in_several_iterati
     assert max(waiting.in_iterations(b"hostile")) <= CANCELLED_CALLS_MAX
     # One iteration reads the reset, one serves the other address, and one runs the call.
     assert waiting.iteration_of(b"honest") <= WAIT_MAX
-
-
-async def test_a_server_that_stops_has_cancelled_all_calls_of_an_ended_connection() -> None:
-    waiting, count = Waiting(), 10 * CANCELLED_CALLS_MAX
-    with ExitStack() as stack:
-        async with waiting.served() as (server, port):
-            (peer,) = await connected(stack, server, port, HONEST, 1)
-            peer.sendall(b"".join(call(2 * each + 1) for each in range(count)))
-            await eventually(lambda: waiting.begun == count)
-            for each in list(server.connections):
-                each.close()
-            assert len(waiting.requests) < count
-    assert len(waiting.requests) == count

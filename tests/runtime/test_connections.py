@@ -126,6 +126,8 @@ class ClosesAtOnce:
     def disconnected(self, _connection: asyncio.Protocol) -> None:
         self.open_count -= 1
 
+    handshake_failed = disconnected
+
 
 async def test_who_comes_in_the_moment_of_the_end_is_not_counted_for_ever() -> None:
     """The task of its greeting is cancelled before its first step."""
@@ -160,6 +162,8 @@ class AdmitsAll:
 
     def disconnected(self, _connection: asyncio.Protocol) -> None:
         pass
+
+    handshake_failed = disconnected
 
 
 @contextlib.contextmanager
