@@ -1,5 +1,6 @@
 """`rockoon-… --check-settings`: every fault of settings and of their files, and no side effect."""
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 
 from rockoon.local.authority import Authority
 from rockoon_runtime.settings import toml_text
+from support.run_service import run_service
 from support.waiting import DEADLINE_SECONDS
 
 SERVICES = ("nameserver", "broker", "offset", "gateway")
@@ -23,15 +25,19 @@ def check(
     file = directory / f"{service}.toml"
     file.write_text("".join(f"{name} = {toml_text(value)}\n" for name, value in settings.items()))
     before = sorted(directory.rglob("*"))
-    command = (sys.executable, "-m", f"rockoon_{service}", "--check-settings", "--config", file)
-    ran = subprocess.run(
-        [*before_command, *command],
-        env=os.environ | {"TMPDIR": str(directory)},
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_SECONDS,
-    )
+    arguments = ("--check-settings", "--config", str(file))
+    environment = os.environ | {"TMPDIR": str(directory)}
+    with contextlib.chdir(directory):
+        if before_command:
+            ran = subprocess.run(
+                [*before_command, sys.executable, "-m", f"rockoon_{service}", *arguments],
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=DEADLINE_SECONDS,
+            )
+        else:
+            ran = run_service(service, *arguments, environment=environment)
     assert sorted(directory.rglob("*")) == before, "it made a file"
     assert "Traceback" not in ran.stderr
     return ran.returncode, ran.stdout, ran.stderr

@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from deploy.page_runs import REPOSITORY
 from machines.three_machines import LOST, NAMES, UNITS, sections
 
 from rockoon_runtime.wire import DrainSettings
+from support.run_service import run_service
 from support.waiting import DEADLINE_SECONDS
 
 FOLDER = REPOSITORY / "deploy" / "systemd"
@@ -44,8 +44,7 @@ def check(service: str, file: Path) -> str:
     """
     text = file.read_text().replace("/etc/rockoon", str(file.parent))
     file.write_text(text.replace("/var/lib/rockoon", str(file.parent)))
-    command = (sys.executable, "-m", f"rockoon_{service}", "--check-settings", "--config", file)
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_SECONDS)
+    ran = run_service(service, "--check-settings", "--config", str(file))
     assert (ran.returncode == 0) == (ran.stderr == "")
     return ran.stderr
 

@@ -3,8 +3,6 @@
 import json
 import shutil
 import sqlite3
-import subprocess
-import sys
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,7 +16,7 @@ from rockoon_offset.journal import frames
 from rockoon_replica import replica_file
 from rockoon_replica.replica_facts import ReplicaFacts
 from rockoon_runtime.process import ExitStatus
-from support.waiting import DEADLINE_SECONDS
+from support.run_service import run_service
 
 NOBODY = "--nameservers=127.0.0.1:1"
 
@@ -117,11 +115,8 @@ def test_a_newer_format_is_refused_by_name_and_no_byte_is_changed(
     shutil.copytree(stores, root)
     raise_format(root)
     before = content_of(root)
-    command = [sys.executable, "-m", f"rockoon_{service}", "--listen=127.0.0.1:0"]
-    command += [setting.format(root), *([NOBODY] if service != "nameserver" else [])]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
-    )
+    nameservers = [NOBODY] if service != "nameserver" else []
+    done = run_service(service, "--listen=127.0.0.1:0", setting.format(root), *nameservers)
     assert done.returncode == ExitStatus.STORE, done.stderr
     assert reason in done.stderr
     assert "newer" in done.stderr
@@ -133,9 +128,6 @@ def test_a_format_that_is_no_number_is_reported(stores: Path, tmp_path: Path) ->
     root = tmp_path / "offset"
     shutil.copytree(stores / "offset", root)
     (root / "format").write_text("two\n")
-    command = [sys.executable, "-m", "rockoon_offset", f"--store-path={root}", NOBODY]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
-    )
+    done = run_service("offset", f"--store-path={root}", NOBODY)
     assert done.returncode == ExitStatus.STORE, done.stderr
     assert f"{root}/format is damaged: it does not hold a number" in done.stderr
