@@ -46,6 +46,28 @@ SCHEMA = pa.schema(
     ]
 )
 
+KNOWN = (
+    "topic",
+    "broker",
+    "queue",
+    "queue_offset",
+    "physical_offset",
+    "keys",
+    "tags",
+    "body",
+    "properties",
+    "store_time",
+    "unique_key",
+    "message_id",
+)
+"""Columns that the producer knows."""
+# Columns as the oracle has them: only properties of the producer, and milliseconds.
+_SAME = {
+    "properties": "transform(filter(array_sort(map_entries(properties)), x -> x.key like 'x-%'),"
+    " x -> concat(x.key, '=', x.value)) AS properties",
+    "store_time": "unix_millis(store_time) AS store_time",
+}
+
 # DuckDB's tables: `log` has all messages of topics that are not internal, `visible` leaves out the
 # messages that a compaction has superseded, `internal` has also the messages of internal topics.
 _TABLES = f"""
@@ -195,6 +217,10 @@ class MessageOracle:
         """Compact all brokers."""
         for target in broker_targets(self.endpoint):
             assert compact_on(OneProcess(), target).is_new
+        self.mark_compacted()
+
+    def mark_compacted(self) -> None:
+        """Record that a compaction has included all messages."""
         for row in self._rows:
             row["is_compacted"] = row["topic"] == COMPACTED
         self._write()
@@ -237,6 +263,11 @@ class MessageOracle:
 
     def _write(self) -> None:
         pq.write_table(pa.Table.from_pylist(self._rows, SCHEMA), self.file)
+
+
+def expressions(columns: Sequence[str] = KNOWN) -> list[str]:
+    """Return Spark's expressions for columns as the oracle has them."""
+    return [_SAME.get(name, name) for name in columns]
 
 
 def difference(found: pa.Table, expected: pa.Table) -> list[tuple[Any, ...]]:

@@ -14,30 +14,16 @@ from pyspark.sql import DataFrame, SparkSession
 
 from rockoon.testing.disposable import DisposableCluster
 from rockoon_spark.records.columns import COLUMNS
-from support.message_oracle import BROKERS, HALF, TIMER, MessageOracle, difference
-from support.seeds import seeds
-
-KNOWN = (
-    "topic",
-    "broker",
-    "queue",
-    "queue_offset",
-    "physical_offset",
-    "keys",
-    "tags",
-    "body",
-    "properties",
-    "store_time",
-    "unique_key",
-    "message_id",
+from support.message_oracle import (
+    BROKERS,
+    HALF,
+    KNOWN,
+    TIMER,
+    MessageOracle,
+    difference,
+    expressions,
 )
-"""Columns that the producer knows."""
-# Columns as the oracle has them: only properties of the producer, and milliseconds.
-SAME = {
-    "properties": "transform(filter(array_sort(map_entries(properties)), x -> x.key like 'x-%'),"
-    " x -> concat(x.key, '=', x.value)) AS properties",
-    "store_time": "unix_millis(store_time) AS store_time",
-}
+from support.seeds import seeds
 
 
 @dataclass(frozen=True)
@@ -250,7 +236,7 @@ def load(spark: SparkSession, read: Read, **place: str) -> DataFrame:
 
 
 def rows(frame: DataFrame, columns: Sequence[str] = KNOWN) -> pa.Table:
-    return frame.selectExpr(*(SAME.get(name, name) for name in columns)).toArrow()
+    return frame.selectExpr(*expressions(columns)).toArrow()
 
 
 def check_cluster(spark: SparkSession, history: History, read: Read) -> None:
