@@ -1,6 +1,7 @@
 """Parts of receivers, without a cluster: lines, kept batches, offsets as bits."""
 
 import asyncio
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -351,6 +352,23 @@ async def test_in_a_fifo_group_nothing_is_given_out_behind_what_cannot_be_read_n
         assert row.got == [[0]]
         await eventually(lambda: sorted(settler.given_back) == [1, 2, 3, 4])
         await granting.close(1.0)
+
+
+async def test_a_release_that_is_cancelled_before_its_first_step_leaves_no_open_coroutine() -> None:
+    nobody: Any = None
+    async with FakeCluster() as fake, rockoon.connect(fake.address) as cluster:
+        granting = Granting(cluster, nobody, nobody, nobody)
+
+        async def work() -> None:
+            raise AssertionError("it must not start")
+
+        coroutine = work()
+        granting.start_task(coroutine)
+        for task in granting._tasks:
+            task.cancel()
+        await eventually(lambda: not granting._tasks)
+        # Otherwise Python warns that it was never awaited.
+        assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
 
 
 async def test_what_cannot_be_read_now_is_no_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:

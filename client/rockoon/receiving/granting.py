@@ -179,7 +179,13 @@ class Granting:
         """Run a coroutine in a task; its errors are logged."""
         task = self._cluster.tasks.create_task(self._guard(work), name="rockoon receiving")
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+
+        def done(_: object) -> None:
+            self._tasks.discard(task)
+            # A task that is cancelled before its first step never awaits the coroutine.
+            work.close()
+
+        task.add_done_callback(done)
 
     def release(
         self, group: ReceivingGroup, receipts: Sequence[ReceiptHandle], visible_after_ms: int = 0
