@@ -2,8 +2,8 @@
 
 A process of the job is held at the step, and then the driver, the Python worker, its executor or a
 broker is killed. If the job fails, it is run again. Its result is compared with the messages that
-the producer sent. `python -m pytest -m soak tests/spark/oracle/test_standalone.py` needs a quarter
-of an hour.
+the producer sent. `python -m pytest -m soak tests/spark/oracle/test_standalone.py` needs half
+an hour.
 """
 
 import random
